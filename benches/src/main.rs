@@ -1,0 +1,2 @@
+//! The `homa` tool.
+fn main() {}

@@ -1,0 +1,29 @@
+//! Homa, sans IO.
+#![no_std]
+#![forbid(unsafe_code)]
+
+#[cfg(feature = "alloc")]
+extern crate alloc;
+#[cfg(any(test, feature = "check"))]
+extern crate std;
+
+mod addr;
+mod buffer;
+mod config;
+mod endpoint;
+mod error;
+mod stats;
+mod storage;
+mod time;
+pub mod wire;
+
+pub use addr::PeerAddr;
+pub use buffer::BufferSource;
+#[cfg(feature = "alloc")]
+pub use buffer::{HeapBuffer, HeapBuffers};
+pub use config::{Carrier, Config};
+pub use endpoint::{Endpoint, Event, RequestOptions, RpcId, TimeoutReason, Transmit};
+pub use error::{ConfigError, Drop, PortError, RpcError, SendError, SendErrorKind};
+pub use stats::Stats;
+pub use storage::{Limits, Storage};
+pub use time::Instant;
