@@ -207,7 +207,7 @@ fn verdict(bytes: &[u8], max_message: u32) -> Result<(), Malformed> {
         return Err(Malformed::BadPort);
     }
     let id = be64(bytes, 20);
-    if id < 2 || (kind == 0x18 && id % 2 == 1) || (kind == 0x17 && id % 2 == 0) {
+    if id < 2 || (kind == 0x18 && id % 2 == 1) || (kind == 0x17 && id.is_multiple_of(2)) {
         return Err(Malformed::BadId);
     }
     if kind == 0x10 {
@@ -238,7 +238,7 @@ fn check_against_verdict(bytes: &[u8], max_message: u32) -> Result<(), Malformed
     let expected = verdict(bytes, max_message);
     assert_eq!(
         result.as_ref().map(|_| ()),
-        expected.as_ref().map(|()| ()),
+        expected.as_ref().copied(),
         "{bytes:02x?}"
     );
     if let Ok(view) = result {
@@ -623,7 +623,8 @@ fn ids_by_type() {
             let mut bytes = data(10, 0, &[7; 10]);
             bytes[11] = kind;
             bytes[20..28].copy_from_slice(&id.to_be_bytes());
-            let bad = id < 2 || (kind == 0x17 && id % 2 == 0) || (kind == 0x18 && id % 2 == 1);
+            let bad =
+                id < 2 || (kind == 0x17 && id.is_multiple_of(2)) || (kind == 0x18 && id % 2 == 1);
             let expected = if bad { Err(Malformed::BadId) } else { Ok(()) };
             assert_eq!(
                 check_against_verdict(&bytes, LIMIT),
