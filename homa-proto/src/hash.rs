@@ -101,3 +101,65 @@ impl HashKey {
         fold(fold(id ^ h, g) ^ addr_hash, b)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::net::{Ipv4Addr, Ipv6Addr, SocketAddrV6};
+    use std::vec::Vec;
+
+    /// Structured keys, as in real life, spread like random ones: over the low and the high bits.
+    fn assert_spread(hashes: impl Iterator<Item = u64>) {
+        let hashes: Vec<u64> = hashes.collect();
+        for shift in [0, 20, 32, 52] {
+            let mut counts = [0u32; 4096];
+            for hash in &hashes {
+                counts[(hash >> shift) as usize & 4095] += 1;
+            }
+            let mean = hashes.len() as f64 / 4096.0;
+            let chi: f64 = counts
+                .iter()
+                .map(|&c| (f64::from(c) - mean).powi(2) / mean)
+                .sum();
+            // Random keys: mean 4095, standard deviation 90. More even than that is welcome.
+            assert!(chi < 4640.0, "bits from {shift}: {chi}");
+        }
+    }
+
+    #[test]
+    fn structured_keys_spread() {
+        for seed in [0, 1, u128::MAX, 1 << 64] {
+            let key = HashKey::new(seed);
+            assert_spread((0..65_536).map(|i| key.rpc(3, 2 * i)));
+            assert_spread((0..65_536).map(|i| key.rpc(i as u32, 1000)));
+            assert_spread((0..65_536).map(|i| key.rpc(3, i << 48)));
+            assert_spread((0..65_536).map(|i| key.client_id(77, 2 * i)));
+            assert_spread((0..65_536).map(|i| key.client_id(i, 4)));
+            assert_spread((0..65_536).map(|i| key.client_id(i << 48, 4)));
+            let v4 = |i: u32| key.addr(&(Ipv4Addr::from_bits(0x0a00_0000 + i), 4000).into());
+            assert_spread((0..65_536).map(v4));
+            assert_spread(
+                (0..65_536).map(|port| key.addr(&(Ipv4Addr::LOCALHOST, port as u16).into())),
+            );
+            for shift in [0, 48, 64, 112] {
+                let v6 = |i: u128| key.addr(&(Ipv6Addr::from_bits(i << shift), 4000).into());
+                assert_spread((0..65_536).map(v6));
+            }
+            let scoped = |i| SocketAddrV6::new(Ipv6Addr::LOCALHOST, 4000, 0, i).into();
+            assert_spread((0..65_536).map(|i| key.addr(&scoped(i))));
+        }
+    }
+
+    /// Each bit of the seed changes the keys.
+    #[test]
+    fn whole_seed_counts() {
+        let hashes: std::collections::HashSet<u64> = (0..128)
+            .map(|bit| HashKey::new(1 << bit).rpc(1, 1))
+            .collect();
+        assert_eq!(hashes.len(), 128);
+        let first: std::collections::HashSet<u64> = (0..128)
+            .map(|bit| SplitMix::new(1 << bit).next_u64())
+            .collect();
+        assert_eq!(first.len(), 128);
+    }
+}
