@@ -170,8 +170,8 @@ impl<'a, const N: usize> BufferSource for FixedBuffers<'a, N> {
     }
 
     fn max_len(&self) -> usize {
-        let with_chunks = self.pools.iter().filter(|pool| !pool.slots.is_empty());
-        with_chunks.last().map_or(0, |pool| pool.chunk_len)
+        let mut with_chunks = self.pools.iter().filter(|pool| !pool.slots.is_empty());
+        with_chunks.next_back().map_or(0, |pool| pool.chunk_len)
     }
 }
 
@@ -328,7 +328,7 @@ mod heap {
             return 1 << MIN_BITS;
         };
         let quarters = (above & 3).wrapping_add(5);
-        let shift = (above / 4).wrapping_add(MIN_BITS as usize - 2);
+        let shift = (above / 4).wrapping_add(MIN_BITS as usize).wrapping_sub(2);
         // Beyond the address space only for lengths that no vector can have.
         if shift >= usize::BITS as usize || quarters > usize::MAX >> shift {
             usize::MAX
@@ -382,6 +382,24 @@ mod heap {
                 }
             }
             self.kept_bytes = self.kept_bytes.saturating_sub(freed);
+        }
+
+        /// The count of kept bytes is right, and each buffer fits its class.
+        #[cfg(any(test, feature = "check"))]
+        pub fn check(&self) -> Result<(), &'static str> {
+            let mut bytes = 0usize;
+            for (class, kept) in self.kept.iter().enumerate() {
+                if kept.iter().any(|data| data.len() != self.size(class)) {
+                    return Err("buffers: a buffer in the wrong class");
+                }
+                bytes = kept
+                    .iter()
+                    .fold(bytes, |sum, data| sum.saturating_add(data.capacity()));
+            }
+            if bytes != self.kept_bytes {
+                return Err("buffers: wrong count of kept bytes");
+            }
+            Ok(())
         }
 
         /// A new buffer, if there is room for it.
@@ -521,6 +539,7 @@ mod tests {
                             }
                         }
                     }
+                    source.check().unwrap();
                     let least: usize = out.iter().map(|(_, len, _)| len).sum();
                     assert!(source.bytes_out() >= least);
                     assert!(source.bytes_out() + source.bytes_kept() <= max_total);

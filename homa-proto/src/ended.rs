@@ -156,6 +156,7 @@ mod tests {
     use super::*;
     use crate::hash::{HashKey, SplitMix};
     use crate::index::buckets_for;
+    use crate::storage::test_table;
     use core::net::{Ipv4Addr, Ipv6Addr, SocketAddrV6};
     use std::collections::VecDeque;
 
@@ -172,8 +173,8 @@ mod tests {
 
     /// Against a queue of the last `capacity` ends: exact, whatever collides.
     fn run(capacity: usize, seed: u128, weak_hash: bool) {
-        let buckets = Slice::boxed(buckets_for(capacity), Bucket::default);
-        let entries = Slice::boxed(capacity, EndedEntry::default);
+        let buckets = test_table(buckets_for(capacity));
+        let entries = test_table(capacity);
         let mut ended = Ended::new(entries, buckets, 1000).expect("sizes that fit");
         let mut model: VecDeque<(SocketAddr, u64, u64)> = VecDeque::new();
         let (mut random, key) = (SplitMix::new(seed), HashKey::new(seed));
@@ -189,7 +190,7 @@ mod tests {
             let known = model.iter().any(|&(a, i, _)| (a, i) == (addr, id));
             assert_eq!(ended.contains(addr, id, hash(&addr, id)), known);
             hits += u32::from(known);
-            if random.next_u64() % 2 == 0 {
+            if random.next_u64().is_multiple_of(2) {
                 // Forwards, and sometimes back.
                 told = (told + random.next_u64() % (4000 / capacity as u64 + 2))
                     .saturating_sub(random.next_u64() % 2);
@@ -219,8 +220,8 @@ mod tests {
     fn sizes() {
         assert_eq!(size_of::<EndedEntry>(), 48);
         let make = |entries, buckets| {
-            let entries = Slice::boxed(entries, EndedEntry::default);
-            Ended::new(entries, Slice::boxed(buckets, Bucket::default), 1)
+            let entries = test_table(entries);
+            Ended::new(entries, test_table(buckets), 1)
         };
         assert!(make(0, 8).is_none() && make(8, 8).is_none() && make(4, 6).is_none());
         assert!(make(7, 8).is_some());

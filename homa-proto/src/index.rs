@@ -50,7 +50,7 @@ impl<'a> Index<'a> {
     /// An empty index over a power of two (2 to 2^31) of buckets; `None` for other numbers.
     pub(crate) fn new(mut buckets: Slice<'a, Bucket>) -> Option<Self> {
         let count = buckets.len();
-        if !count.is_power_of_two() || count < 2 || count > 1 << 31 {
+        if !count.is_power_of_two() || !(2..=1 << 31).contains(&count) {
             return None;
         }
         buckets.fill(Bucket::default());
@@ -186,6 +186,7 @@ impl<'a> Index<'a> {
 mod tests {
     use super::*;
     use crate::hash::SplitMix;
+    use crate::storage::test_table;
     use std::collections::BTreeMap;
     use std::vec;
     use std::vec::Vec;
@@ -201,7 +202,7 @@ mod tests {
         let phase = 10 * buckets as u32;
         for step in 0..(4 * phase).max(1000) {
             // Phases of growth and of shrinking.
-            let grows = (step / phase) % 2 == 0;
+            let grows = (step / phase).is_multiple_of(2);
             let kind = random.next_u64() % 8;
             let idx = (random.next_u64() % (2 * buckets as u64)) as u32;
             let raw = random.next_u64();
@@ -255,14 +256,14 @@ mod tests {
     #[test]
     fn sizes() {
         for len in [0, 1, 3, 6, 7, 12] {
-            assert!(Index::new(Slice::boxed(len, Bucket::default)).is_none());
+            assert!(Index::new(test_table(len)).is_none());
         }
         for entries in (0..2000).chain([65_536, 1_000_000]) {
             let buckets = buckets_for(entries);
             assert!(buckets.is_power_of_two());
             assert!(2 * buckets >= 3 * entries && buckets <= 2 * (entries + entries / 2 + 1));
         }
-        let mut full = Index::new(Slice::boxed(8, Bucket::default)).expect("a power of two");
+        let mut full = Index::new(test_table(8)).expect("a power of two");
         let added: Vec<bool> = (0..9).map(|idx| full.insert(0, idx)).collect();
         assert_eq!(added.iter().filter(|&&a| a).count(), 7);
         assert!(!full.insert(0, NIL));

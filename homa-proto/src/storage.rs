@@ -92,7 +92,14 @@ impl<M, B> Storage<'static, M, B> {
     }
 }
 
+/// A table for a test, with or without `alloc`.
 #[cfg(test)]
+pub(crate) fn test_table<T: Default>(len: usize) -> Slice<'static, T> {
+    let elements: std::vec::Vec<T> = std::iter::repeat_with(T::default).take(len).collect();
+    Slice::Borrowed(elements.leak())
+}
+
+#[cfg(all(test, feature = "alloc"))]
 mod tests {
     use super::*;
 

@@ -7,6 +7,7 @@ const TICK_BITS: u32 = 10;
 /// A level has 64 slots, each as long as a whole round of the level below.
 const LEVEL_BITS: u32 = 6;
 const SLOTS: usize = 1 << LEVEL_BITS;
+const SLOT_MASK: u32 = (1 << LEVEL_BITS) - 1;
 /// Nine levels of 6 bits and a tick of 10 bits: every time that a `u64` can tell.
 const LEVELS: usize = 9;
 const TICKS: u64 = 1 << (64 - TICK_BITS);
@@ -222,15 +223,15 @@ impl<'a> Wheel<'a> {
             return DUE;
         }
         // Not before the cursor, as `at_ns` is after `now_ns`.
-        self.slot_list_of(tick_of(at_ns))
+        self.list_of_tick(tick_of(at_ns))
     }
 
     /// The list for a tick that is not before the cursor. Its level is that of the highest digit
     /// in which the two differ.
     #[inline]
-    fn slot_list_of(&self, tick: u64) -> u16 {
+    fn list_of_tick(&self, tick: u64) -> u16 {
         let level = (tick ^ self.cursor).checked_ilog2().unwrap_or(0) / LEVEL_BITS;
-        let slot = (tick >> level.wrapping_mul(LEVEL_BITS)) as u32 & (SLOTS as u32 - 1);
+        let slot = (tick >> level.wrapping_mul(LEVEL_BITS)) as u32 & SLOT_MASK;
         (level << LEVEL_BITS | slot) as u16
     }
 
@@ -388,12 +389,55 @@ impl<'a> Wheel<'a> {
         while let Some(&TimerNode { at_ns, next, .. }) = self.nodes.get(idx as usize) {
             self.len = self.len.wrapping_sub(1);
             // `at_ns` may have passed: the slot decides all the same, so that order is kept.
-            self.append(self.slot_list_of(tick_of(at_ns)), idx);
+            self.append(self.list_of_tick(tick_of(at_ns)), idx);
             if idx == tail {
                 break;
             }
             idx = next;
         }
+    }
+
+    /// Links, slots, occupancy, earliest times and the count.
+    #[cfg(any(test, feature = "check"))]
+    pub(crate) fn check(&self) -> Result<(), &'static str> {
+        let mut count = 0usize;
+        for (list, &tail) in (0u16..).zip(&self.tails) {
+            let level = usize::from(list) >> LEVEL_BITS;
+            let bit = 1u64 << (usize::from(list) % SLOTS);
+            if let Some(slots) = self.slots.get(level) {
+                if (slots & bit != 0) != (tail != NIL) {
+                    return Err("timer: wrong occupancy of a slot");
+                }
+                if (*slots != 0) != (self.levels & 1 << level != 0) {
+                    return Err("timer: wrong occupancy of a level");
+                }
+            }
+            let (mut at, mut earliest_ns) = (tail, u64::MAX);
+            while let Some(node) = self.nodes.get(at as usize) {
+                count = count.wrapping_add(1);
+                let next = self.nodes.get(node.next as usize);
+                if node.list != list || next.is_none_or(|n| n.previous != at) || count > self.len {
+                    return Err("timer: broken links");
+                }
+                let tick = tick_of(node.at_ns);
+                if list != DUE && (tick < self.cursor || self.list_of_tick(tick) != list) {
+                    return Err("timer: in the wrong slot");
+                }
+                earliest_ns = earliest_ns.min(node.at_ns);
+                at = node.next;
+                if at == tail {
+                    break;
+                }
+            }
+            let cached = self.earliest_ns.get(usize::from(list));
+            if cached.is_some_and(|&c| c > earliest_ns || (tail == NIL && c != u64::MAX)) {
+                return Err("timer: wrong earliest time");
+            }
+        }
+        if count != self.len || self.cursor > ended_ticks(self.now_ns) {
+            return Err("timer: wrong count or cursor");
+        }
+        Ok(())
     }
 }
 
@@ -401,58 +445,10 @@ impl<'a> Wheel<'a> {
 mod tests {
     use super::*;
     use crate::hash::SplitMix;
+    use crate::storage::test_table;
     use std::collections::BTreeMap;
     use std::vec;
     use std::vec::Vec;
-
-    impl Wheel<'_> {
-        fn check(&self) -> Result<(), &'static str> {
-            let mut count = 0usize;
-            for list in 0..=DUE {
-                let tail = self.tail(list);
-                let (level, slot) = (usize::from(list) / SLOTS, usize::from(list) % SLOTS);
-                if let Some(slots) = self.slots.get(level)
-                    && (slots >> slot & 1 == 1) != (tail != NIL)
-                {
-                    return Err("timer: wrong occupancy");
-                }
-                let (mut at, mut members) = (tail, 0usize);
-                let mut earliest = u64::MAX;
-                while tail != NIL {
-                    let node = &self.nodes[at as usize];
-                    if node.list != list || self.nodes[node.next as usize].previous != at {
-                        return Err("timer: broken links");
-                    }
-                    if list != DUE && self.slot_list_of(tick_of(node.at_ns)) != list {
-                        return Err("timer: in the wrong slot");
-                    }
-                    if list != DUE && tick_of(node.at_ns) < self.cursor {
-                        return Err("timer: before the cursor");
-                    }
-                    earliest = earliest.min(node.at_ns);
-                    members += 1;
-                    at = node.next;
-                    if at == tail {
-                        break;
-                    }
-                }
-                count += members;
-                if let Some(&cached) = self.earliest_ns.get(usize::from(list))
-                    && (cached > earliest || (tail == NIL && cached != u64::MAX))
-                {
-                    return Err("timer: wrong earliest time");
-                }
-            }
-            let occupied = self.slots.iter().enumerate();
-            if occupied.fold(0, |l, (i, s)| l | u16::from(*s != 0) << i) != self.levels {
-                return Err("timer: wrong levels");
-            }
-            if count != self.len || self.cursor > ended_ticks(self.now_ns) {
-                return Err("timer: wrong count or cursor");
-            }
-            Ok(())
-        }
-    }
 
     const TIMERS: u32 = 40;
 
@@ -474,7 +470,7 @@ mod tests {
 
     /// Random arming, cancelling and steps of the clock against a map of the armed timers.
     fn run(seed: u128, start: u64, max_step_bits: u64) {
-        let mut wheel = Wheel::new(Slice::boxed(TIMERS as usize, TimerNode::default));
+        let mut wheel = Wheel::new(test_table(TIMERS as usize));
         let mut model: BTreeMap<u32, u64> = BTreeMap::new();
         let mut random = SplitMix::new(seed);
         let mut now = start;
@@ -520,7 +516,7 @@ mod tests {
                         last_tick = tick;
                         fired += 1;
                         // Setting again in the loop is allowed.
-                        if random.next_u64() % 4 == 0 && now < u64::MAX {
+                        if random.next_u64().is_multiple_of(4) && now < u64::MAX {
                             let at = now.saturating_add(1 + random.next_u64() % 5000);
                             wheel.set(idx, at);
                             late[idx as usize] = false;
@@ -578,7 +574,7 @@ mod tests {
         for seed in 0..200 {
             let mut random = SplitMix::new(seed);
             let count = 1 + (random.next_u64() % MAX_SEARCH as u64) as u32;
-            let mut wheel = Wheel::new(Slice::boxed(count as usize, TimerNode::default));
+            let mut wheel = Wheel::new(test_table(count as usize));
             let mut model = BTreeMap::new();
             let mut now = 0;
             for _ in 0..200 {
@@ -586,7 +582,7 @@ mod tests {
                 let at = now + (random.next_u64() >> (20 + random.next_u64() % 40));
                 wheel.set(idx, at);
                 model.insert(idx, at);
-                if random.next_u64() % 3 == 0 {
+                if random.next_u64().is_multiple_of(3) {
                     let next = wheel.next().unwrap();
                     assert!(next >= *model.values().min().unwrap().min(&now));
                     assert!(
@@ -614,7 +610,7 @@ mod tests {
     fn following_next_is_enough() {
         let mut random = SplitMix::new(1);
         let count = 2000u32;
-        let mut wheel = Wheel::new(Slice::boxed(count as usize, TimerNode::default));
+        let mut wheel = Wheel::new(test_table(count as usize));
         let mut at: Vec<u64> = vec![0; count as usize];
         for round in 0..3 {
             for idx in 0..count {
@@ -644,7 +640,7 @@ mod tests {
 
     #[test]
     fn end_of_time() {
-        let mut wheel = Wheel::new(Slice::boxed(3, TimerNode::default));
+        let mut wheel = Wheel::new(test_table(3));
         wheel.set(0, u64::MAX);
         wheel.set(1, u64::MAX - 1023);
         wheel.set(2, u64::MAX - 1024);

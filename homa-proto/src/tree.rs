@@ -417,6 +417,7 @@ impl<'a> Forest<'a> {
 mod tests {
     use super::*;
     use crate::hash::SplitMix;
+    use crate::storage::test_table;
     use std::collections::BTreeSet;
     use std::vec;
 
@@ -438,7 +439,7 @@ mod tests {
         let mut homes: Vec<Option<(usize, u128)>> = vec![None; NODES as usize];
         let mut random = SplitMix::new(seed);
         for step in 0..6000u32 {
-            let grows = (step / 700) % 2 == 0;
+            let grows = (step / 700).is_multiple_of(2);
             let idx = (random.next_u64() % u64::from(NODES)) as u32;
             let wide = u128::from(random.next_u64()) << 64 | u128::from(random.next_u64());
             let key = if keys == u128::MAX { wide } else { wide % keys };
@@ -523,7 +524,7 @@ mod tests {
     #[test]
     fn sorted_input_stays_balanced() {
         for falling in [false, true] {
-            let mut forest = Forest::new(Slice::boxed(5000, Node::default));
+            let mut forest = Forest::new(test_table(5000));
             let mut tree = Tree::default();
             for idx in 0..5000 {
                 let key = if falling {
