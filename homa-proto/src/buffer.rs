@@ -673,4 +673,18 @@ mod tests {
         source.give_back(stranger.take(1).expect("one is free"));
         assert!(source.take(64).is_some() && source.take(64).is_some() && source.take(0).is_none());
     }
+
+    #[test]
+    fn fixed_pools_of_one_length() {
+        let (mut one, mut other, mut slots) = ([0; 64], [0; 64], [const { None }; 2]);
+        let pools = [(&mut one[..], 64), (&mut other[..], 64)];
+        let mut source = FixedBuffers::new(pools, &mut slots).expect("sound");
+        for _ in 0..3 {
+            let both = [source.take(1), source.take(64)].map(|buffer| buffer.expect("free"));
+            assert!(source.take(1).is_none());
+            both.into_iter()
+                .rev()
+                .for_each(|buffer| source.give_back(buffer));
+        }
+    }
 }

@@ -222,11 +222,11 @@ impl<'a> Forest<'a> {
         };
         debug_assert!(self.is_in(tree, idx));
         if tree.first == idx {
-            // The first has no left child: the next is below on the right, or the parent.
+            // The first has no left child, so its right one, if any, is a leaf by balance.
             tree.first = if node.right == NIL {
                 node.parent
             } else {
-                self.leftmost(node.right)
+                node.right
             };
         }
         let lowest_changed = if node.left == NIL || node.right == NIL {
