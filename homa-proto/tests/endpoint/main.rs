@@ -1,0 +1,10 @@
+//! The endpoint as its callers and its peers see it: rules first, then everything at once.
+
+mod hand;
+mod link;
+
+mod answers;
+mod losses;
+mod once;
+mod rpcs;
+mod silence;
