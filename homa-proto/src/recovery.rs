@@ -101,8 +101,18 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     /// All of the request that may go has gone: the response, or a grant, is the server's turn.
     fn silence_of_server(&self, idx: u32) -> Option<Instant> {
         let rpc = &self.rpcs[idx];
-        (rpc.out.sent > 0 && rpc.out.all_allowed_sent())
-            .then(|| rpc.heard.max(rpc.asked).after(self.interval(idx)))
+        (rpc.out.sent > 0 && rpc.out.all_allowed_sent()).then(|| self.next_ask(idx))
+    }
+
+    /// When to ask again, or to give up: whatever else made the RPC ask, the time-out counts from
+    /// the last sign of life.
+    fn next_ask(&self, idx: u32) -> Instant {
+        let rpc = &self.rpcs[idx];
+        let ask = rpc.heard.max(rpc.asked).after(self.interval(idx));
+        if rpc.tries < MIN_TRIES {
+            return ask;
+        }
+        ask.min(rpc.heard.after(self.config.timeout_ns))
     }
 
     /// Granted bytes are missing.
@@ -111,7 +121,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         if rpc.grant == GrantState::NoBuffer || rpc.inc.outstanding() == 0 {
             return None;
         }
-        let silent = rpc.heard.max(rpc.asked).after(self.interval(idx));
+        let silent = self.next_ask(idx);
         // A hole that was asked for and is still there, however much else arrives.
         let hole = rpc
             .inc
@@ -303,6 +313,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         let since = rpc.heard.max(rpc.asked);
         let measured = self.peers[rpc.peer].rtt.mean();
         let patience = measured.unwrap_or(self.config.resend_floor_ns);
+        let patience = backed_off(patience, rpc.tries).min(self.config.resend_ceiling_ns);
         if now.nanos_since(since) < patience {
             return;
         }
@@ -311,6 +322,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
                 let rpc = &mut self.rpcs[idx];
                 rpc.asked = now;
                 rpc.was_asked = true;
+                rpc.tries = rpc.tries.saturating_add(1);
                 self.respond(idx, Pending::RESEND_ALL);
             }
             State::ClientIncoming | State::ServerIncoming
@@ -320,6 +332,8 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
                     start: 0,
                     end: rpc.inc.granted,
                 };
+                let rpc = &mut self.rpcs[idx];
+                rpc.tries = rpc.tries.saturating_add(1);
                 self.ask_for(now, idx, all);
             }
             _ => return,
