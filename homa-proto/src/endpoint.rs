@@ -417,6 +417,7 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
         rpc.cookie = options.cookie;
         rpc.deadline = options.deadline.unwrap_or(Instant::MAX);
         rpc.heard = now;
+        rpc.asked = now;
         self.rpcs.push_back(&mut self.peers[p].rpcs, dim::PEER, idx);
         if options.deadline.is_some() {
             self.arm(idx);

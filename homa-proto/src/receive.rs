@@ -376,6 +376,8 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         }
         rpc.heard = now;
         rpc.tries = 0;
+        self.more_to_send(now, idx);
+        let rpc = &mut self.rpcs[idx];
         let offset = offset.min(rpc.out.len);
         let mut news = false;
         if resend_all {
@@ -445,6 +447,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             // None of it has gone yet, and it goes with the next packets.
             return;
         }
+        self.more_to_send(now, idx);
         let rpc = &mut self.rpcs[idx];
         let end = match len {
             wire::ALL => rpc.out.sent,

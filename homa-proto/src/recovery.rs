@@ -411,11 +411,26 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         }
     }
 
+    /// More of a request may go, new bytes or old ones: from here until all of it has gone the
+    /// server's silence does not count.
+    pub(crate) fn more_to_send(&mut self, now: Instant, idx: u32) {
+        let rpc = &mut self.rpcs[idx];
+        if rpc.state == State::ClientOutgoing && rpc.out.all_allowed_sent() {
+            rpc.asked = now;
+        }
+    }
+
     /// All of a message that may go has gone. From here the other side's silence counts.
     pub(crate) fn all_sent(&mut self, now: Instant, idx: u32) {
         let rpc = &mut self.rpcs[idx];
         match rpc.state {
-            State::ClientOutgoing => rpc.heard = now,
+            // Sending again is no sign of life from the server: only the time that it took is
+            // left out.
+            State::ClientOutgoing => {
+                let ours = now.nanos_since(rpc.asked);
+                rpc.heard = rpc.heard.after(ours).min(now);
+                rpc.asked = now;
+            }
             State::ServerOutgoing => {
                 rpc.asked = now;
                 rpc.tries = 0;
