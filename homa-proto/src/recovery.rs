@@ -91,7 +91,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         let silence = match rpc.state {
             State::ClientOutgoing => self.silence_of_server(idx),
             State::ClientIncoming | State::ServerIncoming => self.silence_of_sender(idx),
-            State::ServerOutgoing => Some(self.silence_of_client(idx)),
+            State::ServerOutgoing => self.silence_of_client(idx),
             _ => None,
         };
         let deadline = (rpc.is_client() && rpc.deadline != Instant::MAX).then_some(rpc.deadline);
@@ -133,15 +133,18 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         [Some(silent), hole, early].into_iter().flatten().min()
     }
 
-    /// The response is under way or has been sent: the client acknowledges it some time.
-    fn silence_of_client(&self, idx: u32) -> Instant {
+    /// All of the response that may go has gone: the client grants more, or acknowledges it.
+    fn silence_of_client(&self, idx: u32) -> Option<Instant> {
         let rpc = &self.rpcs[idx];
+        if !rpc.out.all_allowed_sent() {
+            return None;
+        }
         let give_up = rpc.heard.after(self.config.timeout_ns.saturating_mul(2));
-        if rpc.out.sent < rpc.out.len || !rpc.out.all_allowed_sent() {
-            return give_up;
+        if rpc.out.sent < rpc.out.len {
+            return Some(give_up);
         }
         let wait = self.config.need_ack_ns.max(1);
-        rpc.asked.after(backed_off(wait, rpc.tries)).min(give_up)
+        Some(rpc.asked.after(backed_off(wait, rpc.tries)).min(give_up))
     }
 
     /// How long silence about an RPC is borne before the next RESEND, in nanoseconds.
@@ -432,6 +435,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
                 rpc.asked = now;
             }
             State::ServerOutgoing => {
+                rpc.heard = now;
                 rpc.asked = now;
                 rpc.tries = 0;
             }
