@@ -205,7 +205,7 @@ fn resend_of_what_was_sent() {
     }
     // Length -1: everything sent so far.
     hand.resend(id, 0, ALL, 1).unwrap();
-    let out = hand.drain();
+    let out: Vec<_> = hand.wait(MS / 5).into_iter().map(|(_, s)| s).collect();
     let total: u32 = out
         .iter()
         .filter_map(Sent::data)

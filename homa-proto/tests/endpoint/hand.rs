@@ -82,6 +82,8 @@ pub(crate) struct Hand {
     pub(crate) version: u16,
     /// CUTOFFS are taken note of, and shown only on demand.
     pub(crate) show_cutoffs: bool,
+    /// The last message that data was sent of.
+    message: (u64, Vec<u8>),
 }
 
 pub(crate) const MS: u64 = 1_000_000;
@@ -98,6 +100,7 @@ impl Hand {
             from: peer(1),
             version: 0,
             show_cutoffs: false,
+            message: (0, Vec::new()),
         }
     }
 
@@ -139,7 +142,10 @@ impl Hand {
         range: std::ops::Range<u32>,
         change: impl FnOnce(&mut DataHeader),
     ) -> Result<(), Drop> {
-        let message = bytes_of(id & !1, len as usize);
+        if (self.message.0, self.message.1.len()) != (id & !1, len as usize) {
+            self.message = (id & !1, bytes_of(id & !1, len as usize));
+        }
+        let message = std::mem::take(&mut self.message.1);
         let mut header = DataHeader {
             common: self.common(id),
             message_len: len,
@@ -151,10 +157,12 @@ impl Hand {
             offset: range.start,
         };
         change(&mut header);
-        self.put(&Repr::Data {
+        let result = self.put(&Repr::Data {
             header,
             data: &message[range.start as usize..range.end as usize],
-        })
+        });
+        self.message.1 = message;
+        result
     }
 
     pub(crate) fn grant(&mut self, id: u64, offset: u32, priority: u8) -> Result<(), Drop> {

@@ -73,9 +73,9 @@ pub(crate) fn config() -> Config {
 
 pub(crate) fn limits() -> Limits {
     Limits {
-        rpcs: 128,
+        rpcs: 64,
         peers: 8,
-        ended: 1024,
+        ended: 256,
     }
 }
 

@@ -54,7 +54,7 @@ fn large_messages_both_ways() {
 fn faulty_run(seed: u64, faults: Faults) {
     let mut net = Net::pair(seed);
     net.faults = faults;
-    net.check_every = 16;
+    net.check_every = 64;
     let count = 40;
     let mut started = 0;
     let mut outcomes = std::collections::HashMap::new();
@@ -128,7 +128,7 @@ fn faulty_run(seed: u64, faults: Faults) {
 
 #[test]
 fn loss() {
-    for seed in 0..30 {
+    for seed in 0..15 {
         faulty_run(
             seed,
             Faults {
@@ -154,7 +154,7 @@ fn heavy_loss() {
 
 #[test]
 fn duplication_and_reordering() {
-    for seed in 0..30 {
+    for seed in 0..15 {
         faulty_run(
             seed,
             Faults {
@@ -169,7 +169,7 @@ fn duplication_and_reordering() {
 
 #[test]
 fn everything_at_once() {
-    for seed in 0..60 {
+    for seed in 0..30 {
         faulty_run(
             seed,
             Faults {
