@@ -391,10 +391,11 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             }
             news = true;
         }
-        if offset > rpc.out.granted {
+        // The kernel repeats grants with the priority of the moment.
+        if offset >= rpc.out.granted && offset > rpc.out.unscheduled {
+            news |= offset > rpc.out.granted || priority != rpc.out.sched_priority;
             rpc.out.granted = offset;
             rpc.out.sched_priority = priority;
-            news = true;
         }
         if !news {
             self.arm(idx);

@@ -4,6 +4,7 @@ mod hand;
 mod link;
 
 mod answers;
+mod grants;
 mod losses;
 mod once;
 mod rpcs;
