@@ -600,7 +600,6 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
     /// 0: no limit.
     pub fn set_receive_buffer(&mut self, bytes: u64) {
         self.config.receive_buffer = bytes;
-        self.config.limit_to_buffer();
         self.grants.set_limits(&self.config);
     }
 

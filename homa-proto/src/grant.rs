@@ -88,7 +88,7 @@ impl<'a> Grants<'a> {
 
     /// Takes over the limits of a resolved configuration.
     pub(crate) fn set_limits(&mut self, config: &Config) {
-        self.max_incoming = config.max_incoming;
+        self.max_incoming = config.incoming_limit();
         let beyond = self.max_incoming.saturating_add(self.fifo_increment);
         self.hard_limit = match config.receive_buffer {
             0 => beyond,

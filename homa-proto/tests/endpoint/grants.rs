@@ -419,8 +419,13 @@ fn fifo_share() {
         hand.data(4, 4_000_000, 0, 0..0).unwrap();
         senders.take(&hand.out());
         let mut random = Random::new(u64::from(permille));
-        let (mut next_id, mut total, mut of_old) = (6, 0u64, 0u64);
-        while total < 4_000_000 {
+        let (mut next_id, mut total) = (6, 0u64);
+        // Until the first ones are done it is not the oldest.
+        let mut start = None;
+        while total < 5_000_000 {
+            if total > 1_500_000 && start.is_none() {
+                start = Some((senders.messages[&old].2, hand.node.stats().bytes_granted));
+            }
             // The shorter ones never end: one begins when one ends.
             // Whoever may send does, in any order.
             let ready: Vec<_> = senders
@@ -435,9 +440,6 @@ fn fifo_share() {
             hand.from = peer(key.0);
             hand.data(key.1, len, granted, at..end).unwrap();
             total += u64::from(end - at);
-            if key == old {
-                of_old += u64::from(end - at);
-            }
             hand.now = hand.now.after(1_000);
             senders.messages.get_mut(&key).unwrap().1 = end;
             if end == len {
@@ -455,10 +457,12 @@ fn fifo_share() {
             }
             senders.take(&hand.out());
         }
-        let share = of_old * 1000 / total;
+        let (old_before, all_before) = start.unwrap();
+        let of_old = u64::from(senders.messages[&old].2 - old_before);
+        let share = of_old * 1000 / (hand.node.stats().bytes_granted - all_before);
         let want = u64::from(permille);
         assert!(
-            (want * 8 / 10..=want * 13 / 10).contains(&share),
+            (want * 9 / 10..=want * 11 / 10).contains(&share),
             "{share} per mille, not {want}"
         );
         assert_eq!(hand.node.stats().fifo_grants > 0, permille > 0);

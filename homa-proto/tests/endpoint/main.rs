@@ -4,6 +4,7 @@ mod hand;
 mod link;
 
 mod answers;
+mod buffers;
 mod grants;
 mod losses;
 mod once;
