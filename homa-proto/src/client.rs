@@ -76,6 +76,8 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             return Err(Drop::Stale);
         }
         rpc.was_asked = false;
+        self.more_to_send(now, idx);
+        let rpc = &mut self.rpcs[idx];
         let peer = &self.peers[rpc.peer];
         rpc.out.retransmit_priority = peer.unscheduled_priority(rpc.out.len);
         let all = Range {

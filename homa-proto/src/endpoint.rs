@@ -415,6 +415,7 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
         rpc.cookie = options.cookie;
         rpc.deadline = options.deadline.unwrap_or(Instant::MAX);
         rpc.heard = now;
+        rpc.asked = now;
         if options.deadline.is_some() {
             self.arm(idx);
         }
@@ -595,7 +596,6 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
     /// 0: no limit.
     pub fn set_receive_buffer(&mut self, bytes: u64) {
         self.config.receive_buffer = bytes;
-        self.config.limit_to_buffer();
         self.grants.set_limits(&self.config);
     }
 

@@ -88,7 +88,7 @@ impl<'a> Grants<'a> {
 
     /// Takes over the limits of a resolved configuration.
     pub(crate) fn set_limits(&mut self, config: &Config) {
-        self.max_incoming = config.max_incoming;
+        self.max_incoming = config.incoming_limit();
         let beyond = self.max_incoming.saturating_add(self.fifo_increment);
         self.hard_limit = match config.receive_buffer {
             0 => beyond,
@@ -128,9 +128,11 @@ impl<'a> Grants<'a> {
         }
         self.dirty = false;
         loop {
+            // The oldest first: where headroom is short the active ones would leave it none.
+            let was_due = self.grant_oldest(rpcs, peers, control, stats);
             self.grant_active(rpcs, peers, priorities, control, stats);
             // Each turn uses up credit that only grants bring: this ends.
-            if !self.grant_oldest(rpcs, peers, control, stats) {
+            if !was_due {
                 return;
             }
         }
@@ -220,7 +222,7 @@ impl<'a> Grants<'a> {
         if u64::from(rpc.inc.outstanding()) >= limit || give == 0 {
             return false;
         }
-        self.fifo_credit = self.fifo_credit.saturating_sub(price);
+        self.fifo_credit = self.fifo_credit.saturating_sub(give.saturating_mul(1000));
         count(&mut stats.fifo_grants);
         let priority = self.fifo_priority;
         self.issue(rpcs, peers, idx, give, priority, control, stats);

@@ -88,7 +88,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         let silence = match rpc.state {
             State::ClientOutgoing => self.silence_of_server(idx),
             State::ClientIncoming | State::ServerIncoming => self.silence_of_sender(idx),
-            State::ServerOutgoing => Some(self.silence_of_client(idx)),
+            State::ServerOutgoing => self.silence_of_client(idx),
             _ => None,
         };
         let deadline = (rpc.is_client() && rpc.deadline != Instant::MAX).then_some(rpc.deadline);
@@ -98,8 +98,18 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     /// All of the request that may go has gone: the response, or a grant, is the server's turn.
     fn silence_of_server(&self, idx: u32) -> Option<Instant> {
         let rpc = &self.rpcs[idx];
-        (rpc.out.sent > 0 && rpc.out.all_allowed_sent())
-            .then(|| rpc.heard.max(rpc.asked).after(self.interval(idx)))
+        (rpc.out.sent > 0 && rpc.out.all_allowed_sent()).then(|| self.next_ask(idx))
+    }
+
+    /// When to ask again, or to give up: whatever else made the RPC ask, the time-out counts from
+    /// the last sign of life.
+    fn next_ask(&self, idx: u32) -> Instant {
+        let rpc = &self.rpcs[idx];
+        let ask = rpc.heard.max(rpc.asked).after(self.interval(idx));
+        if rpc.tries < MIN_TRIES {
+            return ask;
+        }
+        ask.min(rpc.heard.after(self.config.timeout_ns))
     }
 
     /// Granted bytes are missing.
@@ -108,7 +118,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         if rpc.grant == GrantState::NoBuffer || rpc.inc.outstanding() == 0 {
             return None;
         }
-        let silent = rpc.heard.max(rpc.asked).after(self.interval(idx));
+        let silent = self.next_ask(idx);
         // A hole that was asked for and is still there, however much else arrives.
         let hole = rpc
             .inc
@@ -120,15 +130,18 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         sooner(sooner(Some(silent), hole), early)
     }
 
-    /// The response is under way or has been sent: the client acknowledges it some time.
-    fn silence_of_client(&self, idx: u32) -> Instant {
+    /// All of the response that may go has gone: the client grants more, or acknowledges it.
+    fn silence_of_client(&self, idx: u32) -> Option<Instant> {
         let rpc = &self.rpcs[idx];
+        if !rpc.out.all_allowed_sent() {
+            return None;
+        }
         let give_up = rpc.heard.after(self.config.timeout_ns.saturating_mul(2));
-        if rpc.out.sent < rpc.out.len || !rpc.out.all_allowed_sent() {
-            return give_up;
+        if rpc.out.sent < rpc.out.len {
+            return Some(give_up);
         }
         let wait = self.config.need_ack_ns.max(1);
-        rpc.asked.after(backed_off(wait, rpc.tries)).min(give_up)
+        Some(rpc.asked.after(backed_off(wait, rpc.tries)).min(give_up))
     }
 
     /// How long silence about an RPC is borne before the next RESEND, in nanoseconds.
@@ -310,6 +323,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         let since = rpc.heard.max(rpc.asked);
         let measured = self.peers[rpc.peer].rtt.mean();
         let patience = measured.unwrap_or(self.config.resend_floor_ns);
+        let patience = backed_off(patience, rpc.tries).min(self.config.resend_ceiling_ns);
         if now.nanos_since(since) < patience {
             return;
         }
@@ -318,6 +332,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
                 let rpc = &mut self.rpcs[idx];
                 rpc.asked = now;
                 rpc.was_asked = true;
+                rpc.tries = rpc.tries.saturating_add(1);
                 self.respond(idx, Pending::RESEND_ALL);
             }
             State::ClientIncoming | State::ServerIncoming
@@ -327,6 +342,8 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
                     start: 0,
                     end: rpc.inc.granted,
                 };
+                let rpc = &mut self.rpcs[idx];
+                rpc.tries = rpc.tries.saturating_add(1);
                 self.ask_for(now, idx, all);
             }
             _ => return,
@@ -380,12 +397,28 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         }
     }
 
+    /// More of a request may go, new bytes or old ones: from here until all of it has gone the
+    /// server's silence does not count.
+    pub(crate) fn more_to_send(&mut self, now: Instant, idx: u32) {
+        let rpc = &mut self.rpcs[idx];
+        if rpc.state == State::ClientOutgoing && rpc.out.all_allowed_sent() {
+            rpc.asked = now;
+        }
+    }
+
     /// All of a message that may go has gone. From here the other side's silence counts.
     pub(crate) fn all_sent(&mut self, now: Instant, idx: u32) {
         let rpc = &mut self.rpcs[idx];
         match rpc.state {
-            State::ClientOutgoing => rpc.heard = now,
+            // Sending again is no sign of life from the server: only the time that it took is
+            // left out.
+            State::ClientOutgoing => {
+                let ours = now.nanos_since(rpc.asked);
+                rpc.heard = rpc.heard.after(ours).min(now);
+                rpc.asked = now;
+            }
             State::ServerOutgoing => {
+                rpc.heard = now;
                 rpc.asked = now;
                 rpc.tries = 0;
             }

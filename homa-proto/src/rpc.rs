@@ -141,7 +141,7 @@ pub(crate) struct RpcSlot<M, B> {
     links: [Link; dim::COUNT],
     /// When the RPC was last heard of; or when the ball last went to the other side.
     pub(crate) heard: Instant,
-    /// When the last RESEND (or NEED_ACK) went out.
+    /// When the last RESEND (or NEED_ACK) went out; or when the ball last came to this side.
     pub(crate) asked: Instant,
     pub(crate) deadline: Instant,
     pub(crate) cookie: u64,
