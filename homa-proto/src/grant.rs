@@ -499,6 +499,12 @@ impl<'a> Grants<'a> {
         peers: &mut Table<'_, PeerSlot>,
         idx: u32,
     ) {
+        // Most messages come in one packet and never are in any book.
+        let rpc = &rpcs[idx];
+        let is_listed = rpcs.is_listed(dim::TOUCHED, idx);
+        if rpc.grant == GrantState::None && rpc.inc.counted == 0 && !is_listed {
+            return;
+        }
         rpcs.unlink(&mut self.touched, dim::TOUCHED, idx);
         let had_share = rpcs[idx].inc.counted > 0 || rpcs[idx].grant != GrantState::None;
         self.detach(rpcs, peers, idx);

@@ -65,6 +65,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             let peer = &mut self.peers[p];
             peer.heard = now;
             peer.was_heard = true;
+            peer.failed_before = 0;
             peer.local = local.or(peer.local);
         }
         let idx = p.and_then(|p| self.rpc_of(p, common.local_id()));

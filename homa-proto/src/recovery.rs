@@ -14,8 +14,6 @@ use crate::time::Instant;
 
 /// Timers that one call of `handle_timeout` works off.
 const TIMERS_PER_CALL: usize = 256;
-/// RPCs of a failed peer that one call of `handle_timeout` ends.
-const FAILURES_PER_CALL: usize = 64;
 /// RESENDs that an RPC makes at least before it is given up.
 const MIN_TRIES: u8 = 2;
 /// The interval is doubled this many times at most.
@@ -52,7 +50,6 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             self.peers.unlink(&mut self.ack_order, peer::dim::ACKS, p);
             self.flush_acks(p);
         }
-        self.fail_some(now);
     }
 
     /// If this call comes late, packets may wait in the carrier that nobody has looked at yet:
@@ -95,7 +92,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             _ => None,
         };
         let deadline = (rpc.is_client() && rpc.deadline != Instant::MAX).then_some(rpc.deadline);
-        [silence, deadline].into_iter().flatten().min()
+        sooner(silence, deadline)
     }
 
     /// All of the request that may go has gone: the response, or a grant, is the server's turn.
@@ -130,7 +127,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             .filter(|gap| gap.start < rpc.gaps_asked_below)
             .map(|_| rpc.asked.after(self.interval(idx)));
         let early = (rpc.gap_due != Instant::MAX).then_some(rpc.gap_due);
-        [Some(silent), hole, early].into_iter().flatten().min()
+        sooner(sooner(Some(silent), hole), early)
     }
 
     /// All of the response that may go has gone: the client grants more, or acknowledges it.
@@ -185,6 +182,11 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         if rpc.is_client() && rpc.deadline <= now {
             self.fail_request(idx, RpcError::DeadlineExceeded);
             self.serve_waiters(now);
+            return;
+        }
+        let waits = rpc.is_client() || rpc.state == State::ServerIncoming;
+        if waits && rpc.birth < self.peers[rpc.peer].failed_before {
+            self.fail_with_silence(now, idx);
             return;
         }
         if now < self.grace_until {
@@ -250,10 +252,10 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         }
         let p = rpc.peer;
         if !rpc.has_turn
-            && let Some(turn) = self.reserve_resend(now, p)
+            && let Some((turn, is_kept)) = self.reserve_resend(now, p)
         {
             count(&mut self.stats.resends_deferred);
-            self.rpcs[idx].has_turn = true;
+            self.rpcs[idx].has_turn = is_kept;
             self.timers.set(idx, turn.as_nanos());
             return;
         }
@@ -285,14 +287,19 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     }
 
     /// Takes a place among the RESENDs to a peer. `None`: one may go now. Else when it may go:
-    /// the place is kept, so that every RPC has its turn however many there are.
-    fn reserve_resend(&mut self, now: Instant, p: u32) -> Option<Instant> {
+    /// the place is kept, so that every RPC has its turn however many there are. Beyond the
+    /// longest interval no places are given: whoever comes then comes again.
+    fn reserve_resend(&mut self, now: Instant, p: u32) -> Option<(Instant, bool)> {
         let burst = self.config.resend_floor_ns;
         let spacing = (burst / RESENDS_PER_FLOOR).max(1);
         let peer = &mut self.peers[p];
         let place = peer.resend_free.max(now);
+        let last = now.after(burst).after(self.config.resend_ceiling_ns);
+        if place > last {
+            return Some((last, false));
+        }
         peer.resend_free = place.after(spacing);
-        (place > now.after(burst)).then_some(place)
+        (place > now.after(burst)).then_some((place, true))
     }
 
     /// Asks for what is missing of a message within `range`.
@@ -371,17 +378,11 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     }
 
     /// An RPC has heard nothing for the time-out. If its peer has not been heard of either, the
-    /// peer's other RPCs fail with it, a slice at a time.
+    /// peer's other RPCs fail with it: each within an interval, when its timer finds it so.
     fn give_up(&mut self, now: Instant, idx: u32) {
-        let p = self.rpcs[idx].peer;
-        let peer = &mut self.peers[p];
+        let peer = &mut self.peers[self.rpcs[idx].peer];
         if !peer.was_heard || now.nanos_since(peer.heard) >= self.config.timeout_ns {
-            peer.failing_before = self.rpcs[idx].birth;
-            if let Some(newest) = peer.rpcs.last() {
-                peer.failing_before = self.rpcs[newest].birth.saturating_add(1);
-            }
-            self.peers
-                .push_back(&mut self.failing, peer::dim::FAILING, p);
+            peer.failed_before = self.births;
         }
         self.fail_with_silence(now, idx);
     }
@@ -393,24 +394,6 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             self.serve_waiters(now);
         } else {
             self.abandon_request(now, idx);
-        }
-    }
-
-    fn fail_some(&mut self, now: Instant) {
-        for _ in 0..FAILURES_PER_CALL {
-            let Some(p) = self.failing.first() else {
-                return;
-            };
-            let next = self.peers[p]
-                .rpcs
-                .first()
-                .filter(|&idx| self.rpcs[idx].birth < self.peers[p].failing_before);
-            match next {
-                Some(idx) => self.fail_with_silence(now, idx),
-                None => {
-                    self.peers.unlink(&mut self.failing, peer::dim::FAILING, p);
-                }
-            }
         }
     }
 
@@ -460,6 +443,25 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
                 self.stalled.saturating_sub(1)
             };
         }
+        self.note_sender_busy(now);
+        self.arm(idx);
+    }
+
+    /// Nothing more of a message is to be sent: the other side has it all.
+    pub(crate) fn stop_sending(&mut self, now: Instant, idx: u32) {
+        self.queue.unlist(&mut self.rpcs, idx);
+        self.queue.remove(&mut self.rpcs, idx);
+        let rpc = &mut self.rpcs[idx];
+        rpc.out.stop();
+        if rpc.is_stalled {
+            rpc.is_stalled = false;
+            self.stalled = self.stalled.saturating_sub(1);
+            self.note_sender_busy(now);
+        }
+    }
+
+    /// Ends a time in which there were messages to send and none was granted, if it is over.
+    fn note_sender_busy(&mut self, now: Instant) {
         if let Some(since) = self.sender_idle_since
             && (!self.queue.is_empty() || self.stalled == 0)
         {
@@ -469,7 +471,6 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
                 .wrapping_add(now.nanos_since(since));
             self.sender_idle_since = None;
         }
-        self.arm(idx);
     }
 
     /// A new outgoing message: what may go at once goes.
@@ -499,6 +500,14 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         if unscheduled < len && !self.queue.is_first(idx) {
             self.respond(idx, Pending::ANNOUNCE);
         }
+    }
+}
+
+/// The earlier of two times, where there are any.
+fn sooner(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        _ => one.or(other),
     }
 }
 

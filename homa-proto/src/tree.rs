@@ -138,6 +138,7 @@ impl<'a> Forest<'a> {
     }
 
     /// The smallest element with a key of at least `key`.
+    #[cfg(test)]
     pub(crate) fn first_from(&self, tree: &Tree, key: u128) -> Option<u32> {
         let (mut best, mut at) = (None, tree.root);
         while let Some(node) = self.get(at) {
