@@ -28,7 +28,7 @@ fn idle() {
 /// Calling early, late or twice does no harm; each RPC ends at its time all the same.
 #[test]
 fn calls_at_any_time() {
-    for step in [77_777, 3 * MS, 400 * MS] {
+    for step in [77_777, MS / 2, 3 * MS, 400 * MS] {
         let mut hand = Hand::new();
         let (_, _, sent) = hand.request(10);
         assert_eq!(sent.len(), 1);
@@ -43,12 +43,16 @@ fn calls_at_any_time() {
                 break;
             }
             rounds += 1;
-            assert!(rounds < 20_000, "step {step}: {:?}", hand.node.poll_timeout());
+            assert!(
+                rounds < 20_000,
+                "step {step}: {:?}",
+                hand.node.poll_timeout()
+            );
         }
         let took = hand.now.nanos_since(start);
         assert!(took >= SECOND, "too early: {took} ns with steps of {step}");
         assert!(
-            took <= SECOND + 300 * MS + 3 * step,
+            took <= SECOND + 5 * MS + 6 * step,
             "{took} ns with steps of {step}"
         );
     }
