@@ -12,13 +12,18 @@ thread_local! {
 #[derive(Debug)]
 pub struct Counting;
 
-/// Allocations and reallocations of the calling thread; `None` when the program does not run
-/// on [`Counting`].
+/// Allocations and reallocations of the calling thread so far.
 #[must_use]
-pub fn allocations() -> Option<u64> {
-    let before = COUNT.get();
+pub fn allocations() -> u64 {
+    COUNT.get()
+}
+
+/// Whether the program runs on [`Counting`]: otherwise a count of 0 says nothing.
+#[must_use]
+pub fn is_installed() -> bool {
+    let before = allocations();
     drop(std::hint::black_box(Box::new(0u8)));
-    (COUNT.get() > before).then_some(before)
+    allocations() > before
 }
 
 fn count() {

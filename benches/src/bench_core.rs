@@ -16,8 +16,20 @@ use crate::report::{median, table, thousands};
 use crate::workload::Rng;
 
 type Source = FixedBuffers<'static, 1>;
-type Message = FixedBuffer<'static>;
-type Core = Endpoint<'static, Message, Source>;
+type Incoming = FixedBuffer<'static>;
+type Core = Endpoint<'static, Outgoing, Source>;
+
+/// The first `len` bytes of a buffer: a request is sent back as a shorter reply.
+struct Outgoing {
+    memory: Incoming,
+    len: usize,
+}
+
+impl AsRef<[u8]> for Outgoing {
+    fn as_ref(&self) -> &[u8] {
+        &self.memory[..self.len]
+    }
+}
 
 /// Time that passes between the endpoints for each packet: their clock is made up, so that what
 /// is measured does not depend on when the machine stalls.
@@ -28,7 +40,7 @@ const BATCH: usize = 32;
 /// What is exchanged.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
-    /// RPCs live at any time, at least [`BATCH`].
+    /// RPCs live at any time, at least 1.
     pub live: usize,
     /// Room in the tables; `live` or more.
     pub capacity: usize,
@@ -56,16 +68,18 @@ struct Side {
 
 /// A client and a server with a number of RPCs always live.
 ///
-/// The server answers in random order whenever it holds more than `live` − [`BATCH`] requests, and each
-/// answer starts a new request: so the state touched by a packet is anywhere among all that
-/// is live.
+/// The server holds all but a batch of the requests and answers one picked at random when one
+/// more comes; each reply starts a new request. So a packet touches state anywhere among all
+/// that is live.
 pub struct Pair {
     client: Side,
     server: Side,
     shape: Shape,
-    held: Vec<(RpcId, Message)>,
+    /// Requests that wait for an answer at the server, and how many may.
+    held: Vec<(RpcId, Incoming)>,
+    hold: usize,
     /// Requests that have come back, to be sent again.
-    idle: Vec<Message>,
+    idle: Vec<Outgoing>,
     packets_buffer: Vec<u8>,
     rng: Rng,
     now: u64,
@@ -75,7 +89,7 @@ pub struct Pair {
 impl Pair {
     /// Two endpoints; the first RPCs are started by [`Pair::run`].
     pub fn new(shape: Shape) -> Result<Self> {
-        ensure!(shape.live >= BATCH && shape.capacity >= shape.live, "{shape:?}");
+        ensure!(shape.live > 0 && shape.capacity >= shape.live, "{shape:?}");
         let side = |port: u16| -> Result<Side> {
             let config = Config {
                 max_message: shape.request.max(shape.reply) as u32,
@@ -95,13 +109,18 @@ impl Pair {
         // Requests come from a source of their own: what is handed out there comes back as the
         // request of a response.
         let mut requests = fixed_buffers(shape)?;
-        let idle = (0..shape.live).map(|_| requests.take(shape.request));
-        let idle: Option<Vec<Message>> = idle.collect();
+        let idle = (0..shape.live).map(|_| {
+            let memory = requests.take(shape.request)?;
+            let len = shape.request;
+            Some(Outgoing { memory, len })
+        });
+        let idle: Option<Vec<Outgoing>> = idle.collect();
         Ok(Self {
             client: side(1)?,
             server: side(2)?,
             shape,
             held: Vec::with_capacity(shape.live),
+            hold: shape.live.saturating_sub(BATCH),
             idle: idle.ok_or_else(|| anyhow!("too few buffers"))?,
             packets_buffer: vec![0; 1 << 16],
             rng: Rng::new(1),
@@ -133,17 +152,32 @@ impl Pair {
 
     fn round(&mut self) -> Result<()> {
         let now = Instant::from_nanos(self.now);
+        let packets = self.work.packets;
         let to = PeerAddr::from(self.server.address);
         while let Some(message) = self.idle.pop() {
             let options = RequestOptions::default();
             self.client.core.send_request(now, to, message, options)?;
         }
-        carry(&mut self.client, &mut self.server, &mut self.packets_buffer, now, &mut self.work);
+        carry(
+            &mut self.client,
+            &mut self.server,
+            &mut self.packets_buffer,
+            now,
+            &mut self.work,
+        );
         self.serve(now)?;
-        carry(&mut self.server, &mut self.client, &mut self.packets_buffer, now, &mut self.work);
+        carry(
+            &mut self.server,
+            &mut self.client,
+            &mut self.packets_buffer,
+            now,
+            &mut self.work,
+        );
         while let Some(event) = self.client.core.poll_event() {
             match event {
-                Event::Response { message, request, .. } => {
+                Event::Response {
+                    message, request, ..
+                } => {
                     ensure!(message.as_ref().len() == self.shape.reply, "a short reply");
                     self.client.core.recycle(now, message);
                     self.idle.push(request);
@@ -152,7 +186,7 @@ impl Pair {
                 other => return Err(anyhow!("unexpected at the client: {other:?}")),
             }
         }
-        self.now += 1;
+        self.now += NANOS_PER_PACKET * (self.work.packets - packets);
         for side in [&mut self.client, &mut self.server] {
             while side.core.poll_timeout().is_some_and(|(at, _)| at <= now) {
                 side.core.handle_timeout(now);
@@ -166,21 +200,26 @@ impl Pair {
         while let Some(event) = core.poll_event() {
             match event {
                 Event::Request { rpc, message, .. } => {
-                    ensure!(message.as_ref().len() == self.shape.request, "a short request");
+                    ensure!(
+                        message.as_ref().len() == self.shape.request,
+                        "a short request"
+                    );
                     self.held.push((rpc, message));
                 }
-                Event::Released { response, outcome, .. } => {
+                Event::Released {
+                    response, outcome, ..
+                } => {
                     outcome?;
-                    core.recycle(now, response);
+                    core.recycle(now, response.memory);
                 }
                 other => return Err(anyhow!("unexpected at the server: {other:?}")),
             }
         }
-        while self.held.len() > self.shape.live - BATCH {
+        while self.held.len() > self.hold {
             let pick = self.rng.below(self.held.len() as u64) as usize;
-            let (rpc, mut message) = self.held.swap_remove(pick);
-            message.truncate(self.shape.reply);
-            core.send_response(now, rpc, message)?;
+            let (rpc, memory) = self.held.swap_remove(pick);
+            let len = self.shape.reply;
+            core.send_response(now, rpc, Outgoing { memory, len })?;
         }
         Ok(())
     }
@@ -204,5 +243,150 @@ fn carry(from: &mut Side, to: &mut Side, buffer: &mut [u8], now: Instant, work: 
             // A refusal is the receiver's to count; what matters completes all the same.
             let _ = to.core.handle_packet(now, from.address, None, packet);
         }
+    }
+}
+
+/// What `homa bench core` finds.
+#[derive(Clone, Debug, Serialize)]
+pub struct Figures {
+    /// Complete RPCs of 100 bytes each way per second.
+    pub rpcs_per_second_100b: f64,
+    /// Payload of 1 MB requests at MTU 1500, in Gb/s.
+    pub gbps_1mb: f64,
+    /// Cost of a packet, sent and received, with 100 live RPCs.
+    pub ns_per_packet_100: f64,
+    /// The same with 100,000.
+    pub ns_per_packet_100k: f64,
+    /// The quotient of the two.
+    pub packet_cost_ratio: f64,
+    /// All table memory for each RPC that an endpoint has room for.
+    pub bytes_per_rpc: usize,
+    /// All table memory for each peer that an endpoint has room for.
+    pub bytes_per_peer: usize,
+    /// Allocations during all measured stretches together.
+    pub steady_state_allocations: u64,
+    /// Each figure above is the median of so many runs.
+    pub runs: usize,
+}
+
+/// 100-byte requests and replies, a batch at a time.
+pub const SMALL: Shape = Shape {
+    live: BATCH,
+    capacity: 4096,
+    request: 100,
+    reply: 100,
+};
+
+/// 1 MB requests with short replies, a few at a time.
+pub const LARGE: Shape = Shape {
+    live: 4,
+    capacity: 64,
+    request: 1_000_000,
+    reply: 1,
+};
+
+/// 100-byte RPCs with so many live. The tables have the same size whatever the number.
+#[must_use]
+pub const fn crowd(live: usize) -> Shape {
+    Shape {
+        live,
+        capacity: 1 << 17,
+        request: 100,
+        reply: 100,
+    }
+}
+
+/// Measures; `progress` hears which run is next.
+pub fn run(quick: bool, progress: &mut dyn FnMut(usize, usize)) -> Result<Figures> {
+    ensure!(
+        alloc::is_installed(),
+        "this program does not count its allocations"
+    );
+    let runs = if quick { 3 } else { 7 };
+    let scale = if quick { 1 } else { 4 };
+    let mut small = Pair::new(SMALL)?;
+    let mut large = Pair::new(LARGE)?;
+    let mut few = Pair::new(crowd(100))?;
+    let mut many = Pair::new(crowd(100_000))?;
+    small.run(100_000)?;
+    large.run(200)?;
+    few.run(100_000)?;
+    many.run(300_000)?;
+
+    let mut figures: [Vec<f64>; 4] = Default::default();
+    let mut allocations = 0;
+    for run in 0..runs {
+        progress(run, runs);
+        let before = alloc::allocations();
+        let small = small.run(100_000 * scale)?;
+        let large = large.run(200 * scale)?;
+        let few = few.run(50_000 * scale)?;
+        let many = many.run(50_000 * scale)?;
+        allocations += alloc::allocations() - before;
+        let seconds = small.elapsed.as_secs_f64();
+        figures[0].push(small.rpcs as f64 / seconds);
+        let bits = large.rpcs as f64 * LARGE.request as f64 * 8.0;
+        figures[1].push(bits / large.elapsed.as_nanos() as f64);
+        for (work, figures) in [few, many].iter().zip(&mut figures[2..]) {
+            figures.push(work.elapsed.as_nanos() as f64 / work.packets as f64);
+        }
+    }
+    progress(runs, runs);
+    let [
+        rpcs_per_second_100b,
+        gbps_1mb,
+        ns_per_packet_100,
+        ns_per_packet_100k,
+    ] = figures.map(|runs| median(&runs));
+    Ok(Figures {
+        rpcs_per_second_100b,
+        gbps_1mb,
+        ns_per_packet_100,
+        ns_per_packet_100k,
+        packet_cost_ratio: ns_per_packet_100k / ns_per_packet_100,
+        bytes_per_rpc: Storage::<Outgoing, Incoming>::bytes_per_rpc(),
+        bytes_per_peer: Storage::<Outgoing, Incoming>::bytes_per_peer(),
+        steady_state_allocations: allocations,
+        runs,
+    })
+}
+
+impl Figures {
+    /// The figures as a table.
+    #[must_use]
+    pub fn table(&self) -> String {
+        let rows = [
+            (
+                "RPCs of 100 B per second",
+                thousands(self.rpcs_per_second_100b as u64),
+            ),
+            (
+                "payload of 1 MB messages",
+                format!("{:.1} Gb/s", self.gbps_1mb),
+            ),
+            (
+                "packet, 100 live RPCs",
+                format!("{:.0} ns", self.ns_per_packet_100),
+            ),
+            (
+                "packet, 100,000 live RPCs",
+                format!("{:.0} ns", self.ns_per_packet_100k),
+            ),
+            (
+                "the latter over the former",
+                format!("{:.2}×", self.packet_cost_ratio),
+            ),
+            ("table memory per RPC", format!("{} B", self.bytes_per_rpc)),
+            (
+                "table memory per peer",
+                format!("{} B", self.bytes_per_peer),
+            ),
+            (
+                "allocations in steady state",
+                thousands(self.steady_state_allocations),
+            ),
+        ];
+        let rows: Vec<Vec<String>> = rows.map(|(name, value)| vec![name.into(), value]).into();
+        table(&["core", "median"], &rows)
     }
 }

@@ -14,7 +14,7 @@ use anyhow::{Context, Result};
 
 use crate::report::Latencies;
 use crate::sys;
-use crate::transport::{Client, Outcome, Reply, SERVER_CPU, Server};
+use crate::transport::{Client, Outcome, Pair, Reply, SERVER_CPU, Server};
 
 /// The settings, for reports.
 pub const SETTINGS: &str = "one connection, length-prefixed frames, TCP_NODELAY, non-blocking, \
@@ -333,6 +333,14 @@ impl Server for TcpServer {
         }
         Ok(())
     }
+}
+
+/// A client and a server, connected.
+pub fn pair(reply: Reply) -> Result<Pair> {
+    let mut server = TcpServer::bind(reply)?;
+    let client = TcpClient::connect(server.local_addr()?)?;
+    server.accept()?;
+    Ok((Box::new(client), Box::new(server)))
 }
 
 /// Round trips of `size` bytes, one at a time, both ends spinning on one connection.

@@ -16,6 +16,9 @@ pub const CLIENT_CPU: usize = 0;
 /// The CPU that servers run on.
 pub const SERVER_CPU: usize = 1;
 
+/// A client and the server that it is connected to, on loopback.
+pub type Pair = (Box<dyn Client>, Box<dyn Server>);
+
 /// What a server replies with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reply {
@@ -92,9 +95,10 @@ impl ServerThread {
         self.control.active.store(index, Ordering::Relaxed);
     }
 
-    /// Ends the thread and says how it fared.
-    pub fn stop(mut self) -> Result<()> {
-        self.join()
+    /// Lets no server spin, after a moment for what is still under way.
+    pub fn rest(&self) {
+        std::thread::sleep(Duration::from_millis(5));
+        self.select(NONE);
     }
 
     /// Whether the thread has ended by itself: then [`ServerThread::stop`] says why.
@@ -103,7 +107,8 @@ impl ServerThread {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    fn join(&mut self) -> Result<()> {
+    /// Ends the thread and says how it fared.
+    pub fn stop(&mut self) -> Result<()> {
         self.control.stop.store(true, Ordering::Relaxed);
         match self.thread.take().map(JoinHandle::join) {
             None => Ok(()),
@@ -116,6 +121,6 @@ impl ServerThread {
 impl Drop for ServerThread {
     fn drop(&mut self) {
         // An error has been told by `stop`, or the run has failed for a reason of its own.
-        let _ = self.join();
+        let _ = self.stop();
     }
 }
