@@ -1,1 +1,25 @@
-fn main() {}
+//! The core alone: two endpoints joined in memory.
+
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use homa_bench::bench_core::{LARGE, Pair, SMALL, Shape, crowd};
+
+fn core(c: &mut Criterion) {
+    let mut group = c.benchmark_group("core");
+    let mut bench = |name: &str, shape: Shape, throughput: Throughput| {
+        group.throughput(throughput);
+        group.bench_function(name, |bencher| {
+            let mut pair = Pair::new(shape).expect("two endpoints");
+            // Every slot and buffer has been used before anything is measured.
+            pair.run(2 * shape.live as u64).expect("warm-up");
+            bencher.iter_custom(|rpcs| pair.run(rpcs).expect("exchange").elapsed);
+        });
+    };
+    bench("rpc_100b", SMALL, Throughput::Elements(1));
+    bench("rpc_1mb", LARGE, Throughput::Bytes(LARGE.request as u64));
+    bench("rpc_100b_live_100", crowd(100), Throughput::Elements(1));
+    bench("rpc_100b_live_100k", crowd(100_000), Throughput::Elements(1));
+    group.finish();
+}
+
+criterion_group!(benches, core);
+criterion_main!(benches);

@@ -20,6 +20,7 @@ type Incoming = FixedBuffer<'static>;
 type Core = Endpoint<'static, Outgoing, Source>;
 
 /// The first `len` bytes of a buffer: a request is sent back as a shorter reply.
+#[derive(Debug)]
 struct Outgoing {
     memory: Incoming,
     len: usize,

@@ -85,6 +85,7 @@ impl Link {
             reply,
             first_id: self.next_id,
             duration,
+            count: usize::MAX,
             patience: Duration::from_secs(5),
         };
         self.thread.select(0);

@@ -135,6 +135,7 @@ impl Bench {
             reply: Reply::Echo,
             first_id: self.next_id,
             duration: Duration::from_millis(250),
+            count: usize::MAX,
             patience: PATIENCE,
         };
         self.thread.select(transport);

@@ -162,6 +162,8 @@ pub struct ClosedLoop {
     pub first_id: u64,
     /// How long new RPCs are started.
     pub duration: Duration,
+    /// How many are started at most.
+    pub count: usize,
     /// What has not ended this long after that is an error.
     pub patience: Duration,
 }
@@ -198,10 +200,10 @@ pub fn closed_loop(
         }
         client.turn(&mut |id, outcome| book.end(id, outcome, start.elapsed()))?;
         let in_flight = book.rpcs.len() - book.ended;
-        if now >= shape.duration && in_flight == 0 {
+        if !starting && in_flight == 0 {
             return Ok(book.run);
         }
-        if now >= shape.duration + shape.patience {
+        if now >= shape.duration.saturating_add(shape.patience) {
             for _ in 0..in_flight {
                 book.run.error(|| "no answer".into());
             }
@@ -318,6 +320,7 @@ mod tests {
             reply: Reply::Echo,
             first_id: 0,
             duration: Duration::from_millis(5),
+            count: usize::MAX,
             patience: Duration::from_millis(5),
         };
         let mut fake = Fake {
@@ -334,5 +337,9 @@ mod tests {
         };
         let bad = closed_loop(&mut fake, shape, &pattern, &mut || 100).unwrap();
         assert_eq!(bad.errors, 1);
+        let shape = ClosedLoop { count: 9, duration: Duration::MAX, ..shape };
+        let mut fake = Fake { room: 3, ..Fake::default() };
+        let nine = closed_loop(&mut fake, shape, &pattern, &mut || 100).unwrap();
+        assert_eq!((nine.errors, nine.latencies.len()), (0, 9));
     }
 }

@@ -420,6 +420,7 @@ mod tests {
             reply: Reply::Echo,
             first_id: 1,
             duration: Duration::from_millis(200),
+            count: usize::MAX,
             patience: Duration::from_secs(20),
         };
         let mut rng = Rng::new(1);

@@ -62,6 +62,17 @@ pub(crate) struct Probe {
     pub(crate) sent: Instant,
 }
 
+/// Where a peer stands among those that may be granted more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Candidate {
+    /// None of its messages waits, or it is silent.
+    No,
+    /// It has a waiting message and no active one.
+    Fresh,
+    /// It has a waiting message besides an active one.
+    Second,
+}
+
 /// Lists that a peer can be in.
 pub(crate) mod dim {
     /// Control packets are due.
@@ -86,6 +97,7 @@ pub struct PeerSlot {
     pub(crate) is_silent: bool,
     pub(crate) cutoffs_due: bool,
     pub(crate) acks_due: bool,
+    pub(crate) candidate: Candidate,
     /// Active messages from this peer.
     pub(crate) active: u8,
     pub(crate) cutoff_version: u16,
@@ -130,6 +142,7 @@ impl PeerSlot {
             is_silent: false,
             cutoffs_due: false,
             acks_due: false,
+            candidate: Candidate::No,
             active: 0,
             cutoff_version: 0,
             cutoffs: [0; 8],

@@ -44,6 +44,12 @@ impl Default for Tree {
 }
 
 impl Tree {
+    pub(crate) const EMPTY: Self = Self {
+        root: NIL,
+        first: NIL,
+        len: 0,
+    };
+
     /// Elements present.
     pub(crate) const fn len(&self) -> usize {
         self.len as usize

@@ -4,17 +4,17 @@
 //! where the two differ the kernel's is sent and both are accepted. It is the same in a UDP
 //! datagram and in an IP packet of protocol 146. All integers are big-endian.
 //!
-//! | type | value | length | sent by |
-//! |---|---|---|---|
-//! | DATA | 0x10 | 56 + data | sender of a message |
-//! | GRANT | 0x11 | 34, accepted from 33 | receiver of a message |
-//! | RESEND | 0x12 | 37 | receiver of a message |
-//! | RPC_UNKNOWN | 0x13 | 28 | either |
-//! | BUSY | 0x14 | 28 | sender of a message |
-//! | CUTOFFS | 0x15 | 62, or 66 with a limit on unscheduled bytes | receiver |
-//! | FREEZE | 0x16 | 28 | debugging aid of the kernel, never sent here |
-//! | NEED_ACK | 0x17 | 28 | server |
-//! | ACK | 0x18 | 80, accepted from 30 | client |
+//! | type | value | length | sent by | draft |
+//! |---|---|---|---|---|
+//! | DATA | 0x10 | 56 + data | sender of a message | §3.1 |
+//! | GRANT | 0x11 | 34, accepted from 33 | receiver of a message | §3.2 |
+//! | RESEND | 0x12 | 37 | receiver of a message | §3.3 |
+//! | RPC_UNKNOWN | 0x13 | 28 | either | §3.4, UNKNOWN |
+//! | BUSY | 0x14 | 28 | sender of a message | §3.5 |
+//! | CUTOFFS | 0x15 | 62, or 66 with a limit on unscheduled bytes | receiver | §3.6 |
+//! | FREEZE | 0x16 | 28 | debugging aid of the kernel, never sent here | |
+//! | NEED_ACK | 0x17 | 28 | server | §3.7 |
+//! | ACK | 0x18 | 80, accepted from 30 | client | §3.8 |
 //!
 //! There are two ways to look at a packet. [`View`] borrows its bytes, checks them once and reads
 //! a field when it is asked for. [`Repr`] is a plain value, to build packets, compare and print
@@ -137,7 +137,7 @@ fn put<const AT: usize, const W: usize, const N: usize>(bytes: &mut [u8; N], val
     }
 }
 
-/// The kinds of packets. Source: the draft's packet types, `enum homa_packet_type` of the kernel.
+/// The kinds of packets. Source: the draft's §3; `enum homa_packet_type` of the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum PacketType {
@@ -244,7 +244,8 @@ impl fmt::Display for Malformed {
 
 impl core::error::Error for Malformed {}
 
-/// What every packet says: between which ports, and about which RPC.
+/// What every packet says: between which ports, and about which RPC. Source: the draft's §3, common
+/// header; `struct homa_common_hdr` of the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Common {
     /// Homa port of the sender.
@@ -271,7 +272,7 @@ impl Common {
     }
 }
 
-/// An RPC that its server may forget.
+/// An RPC that its server may forget. Source: the draft's §3.8; `struct homa_ack` of the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct AckEntry {
     /// The RPC's id as its client knows it. Never 0; a sender in error may say an odd one, which

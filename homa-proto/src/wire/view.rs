@@ -43,20 +43,20 @@ impl<'a> View<'a> {
     /// The first check that failed. Such a packet is dropped, counted and never answered.
     #[inline]
     pub fn parse(bytes: &'a [u8], max_message: u32) -> Result<Self, Malformed> {
-        let header = bytes.first_chunk().ok_or(Malformed::Truncated)?;
+        const DATA: u8 = PacketType::Data as u8;
+        // Most packets are DATA: a path of its own, short enough to be inlined.
+        match bytes.get(at::TYPE) {
+            Some(&DATA) => DataView::parse(bytes, max_message).map(Self::Data),
+            _ => Self::parse_any(bytes, max_message),
+        }
+    }
+
+    fn parse_any(bytes: &'a [u8], max_message: u32) -> Result<Self, Malformed> {
+        let header: &[u8; COMMON_LEN] = bytes.first_chunk().ok_or(Malformed::Truncated)?;
         let kind = PacketType::from_u8(header[at::TYPE]).ok_or(Malformed::UnknownType)?;
         let common = Common::read(header);
         Ok(match kind {
-            PacketType::Data => {
-                let (header, data) = bytes.split_first_chunk().ok_or(Malformed::Truncated)?;
-                let view = DataView {
-                    common: common.checked()?,
-                    header,
-                    data,
-                };
-                view.check(max_message)?;
-                Self::Data(view)
-            }
+            PacketType::Data => Self::Data(DataView::parse(bytes, max_message)?),
             PacketType::Grant => {
                 let (header, rest) = bytes.split_first_chunk().ok_or(Malformed::Truncated)?;
                 Self::Grant(GrantView {
@@ -139,7 +139,7 @@ impl<'a> View<'a> {
 
 impl Common {
     #[inline]
-    fn read(header: &[u8; COMMON_LEN]) -> Self {
+    fn read<const N: usize>(header: &[u8; N]) -> Self {
         Self {
             source_port: u16::from_be_bytes(field::<{ at::SOURCE_PORT }, 2, _>(header)),
             dest_port: u16::from_be_bytes(field::<{ at::DEST_PORT }, 2, _>(header)),
@@ -181,7 +181,8 @@ common!(
     AckView<'_>
 );
 
-/// RPC_UNKNOWN, BUSY, FREEZE or NEED_ACK: the common header and no more.
+/// RPC_UNKNOWN, BUSY, FREEZE or NEED_ACK: the common header and no more. Source: the draft's §3.4,
+/// §3.5 and §3.7.
 #[derive(Clone, Copy, Debug)]
 pub struct CommonView {
     common: Common,
@@ -194,7 +195,7 @@ impl From<Common> for CommonView {
     }
 }
 
-/// DATA.
+/// DATA. Source: the draft's §3.1.
 ///
 /// `offset() + data().len() <= message_len()` always holds.
 #[derive(Clone, Copy)]
@@ -206,19 +207,25 @@ pub struct DataView<'a> {
 
 impl<'a> DataView<'a> {
     #[inline]
-    fn check(&self, max_message: u32) -> Result<(), Malformed> {
-        let message_len = self.message_len();
+    fn parse(bytes: &'a [u8], max_message: u32) -> Result<Self, Malformed> {
+        let (header, data) = bytes.split_first_chunk().ok_or(Malformed::Truncated)?;
+        let view = Self {
+            common: Common::read(header).checked()?,
+            header,
+            data,
+        };
+        let message_len = view.message_len();
         if message_len == 0 || message_len > max_message.min(MAX_MESSAGE) {
             return Err(Malformed::BadLength);
         }
-        if self.data.is_empty() {
-            return Ok(());
+        if data.is_empty() {
+            return Ok(view);
         }
         // What is left of the message is computed, never where the data would end.
-        match message_len.checked_sub(self.raw_offset()) {
+        match message_len.checked_sub(view.raw_offset()) {
             None | Some(0) => Err(Malformed::BadOffset),
-            Some(left) if self.data.len() > left as usize => Err(Malformed::Overrun),
-            Some(_) => Ok(()),
+            Some(left) if data.len() > left as usize => Err(Malformed::Overrun),
+            Some(_) => Ok(view),
         }
     }
 
@@ -309,7 +316,7 @@ impl fmt::Debug for DataView<'_> {
     }
 }
 
-/// GRANT.
+/// GRANT. Source: the draft's §3.2.
 #[derive(Clone, Copy)]
 pub struct GrantView<'a> {
     common: Common,
@@ -352,7 +359,7 @@ impl fmt::Debug for GrantView<'_> {
     }
 }
 
-/// RESEND.
+/// RESEND. Source: the draft's §3.3; its [`ALL`](super::ALL) is the kernel's.
 #[derive(Clone, Copy)]
 pub struct ResendView<'a> {
     common: Common,
@@ -396,7 +403,7 @@ impl fmt::Debug for ResendView<'_> {
     }
 }
 
-/// CUTOFFS.
+/// CUTOFFS. Source: the draft's §3.6.
 #[derive(Clone, Copy)]
 pub struct CutoffsView<'a> {
     common: Common,
@@ -448,7 +455,7 @@ impl fmt::Debug for CutoffsView<'_> {
     }
 }
 
-/// ACK. The RPC in its common header is acknowledged too.
+/// ACK. The RPC in its common header is acknowledged too. Source: the draft's §3.8.
 #[derive(Clone, Copy)]
 pub struct AckView<'a> {
     common: Common,
