@@ -91,3 +91,32 @@ impl<M, B> Storage<'static, M, B> {
         Self { _p: PhantomData }
     }
 }
+
+/// A table for a test, with or without `alloc`.
+#[cfg(test)]
+pub(crate) fn test_table<T: Default>(len: usize) -> Slice<'static, T> {
+    let elements: std::vec::Vec<T> = std::iter::repeat_with(T::default).take(len).collect();
+    Slice::Borrowed(elements.leak())
+}
+
+#[cfg(all(test, feature = "alloc"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn borrowed_and_boxed_are_alike() {
+        let mut memory = [1, 2, 3];
+        let mut next = 0;
+        let mut count = || {
+            next += 1;
+            next
+        };
+        let (mut lent, mut boxed) = (Slice::from(&mut memory[..]), Slice::boxed(3, &mut count));
+        for slice in [&mut lent, &mut boxed] {
+            assert_eq!(**slice, [1, 2, 3]);
+            slice.reverse();
+            assert_eq!(**slice, [3, 2, 1]);
+        }
+        assert_eq!(memory, [3, 2, 1]);
+    }
+}
