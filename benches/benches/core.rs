@@ -17,7 +17,11 @@ fn core(c: &mut Criterion) {
     bench("rpc_100b", SMALL, Throughput::Elements(1));
     bench("rpc_1mb", LARGE, Throughput::Bytes(LARGE.request as u64));
     bench("rpc_100b_live_100", crowd(100), Throughput::Elements(1));
-    bench("rpc_100b_live_100k", crowd(100_000), Throughput::Elements(1));
+    bench(
+        "rpc_100b_live_100k",
+        crowd(100_000),
+        Throughput::Elements(1),
+    );
     group.finish();
 }
 

@@ -33,11 +33,11 @@ fn driver(c: &mut Criterion) {
                         first_id,
                         duration: Duration::MAX,
                         count: rpcs as usize,
-                        patience: Duration::ZERO,
+                        patience: Duration::from_secs(5),
                     };
                     first_id += rpcs;
-                    let run = closed_loop(client.as_mut(), shape, &pattern, &mut || size)
-                        .expect("a run");
+                    let run =
+                        closed_loop(client.as_mut(), shape, &pattern, &mut || size).expect("a run");
                     assert_eq!(run.errors, 0, "{:?}", run.first_error);
                     run.elapsed
                 });

@@ -50,7 +50,7 @@ pub struct Figures {
     /// Whether raw UDP sent and received in batches.
     pub raw_udp_gso_gro: [bool; 2],
     /// How TCP was set.
-    pub tcp_settings: &'static str,
+    pub tcp_settings: String,
     /// How Homa was set.
     pub homa_settings: String,
 }
@@ -129,11 +129,12 @@ pub fn run(quick: bool, progress: &mut dyn FnMut(usize, usize)) -> Result<Figure
     let runs = if quick { 3 } else { 7 };
     let duration = Duration::from_millis(if quick { 200 } else { 1000 });
     let pattern = Pattern::new(1, LARGE as usize);
-    let homa_settings = homa::settings();
     let mut homa_bulk = Link::new(homa::pair(Reply::FirstByte)?)?;
     let mut homa_small = Link::new(homa::pair(Reply::Echo)?)?;
     let mut tcp_bulk = Link::new(tcp::pair(Reply::FirstByte)?)?;
 
+    let homa_settings = homa_bulk.client.settings();
+    let tcp_settings = tcp_bulk.client.settings();
     let mut figures: [Vec<f64>; 11] = Default::default();
     let mut gso_gro = [true; 2];
     for run in 0..runs {
@@ -194,7 +195,7 @@ pub fn run(quick: bool, progress: &mut dyn FnMut(usize, usize)) -> Result<Figure
         latency_vs_tcp,
         runs,
         raw_udp_gso_gro: gso_gro,
-        tcp_settings: tcp::SETTINGS,
+        tcp_settings,
         homa_settings,
     })
 }

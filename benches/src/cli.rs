@@ -2,13 +2,16 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Result, ensure};
+use std::net::{SocketAddr, ToSocketAddrs};
+
+use anyhow::{Result, bail, ensure};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use homa_mio::Wait;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use crate::report::JsonFile;
-use crate::{bench_core, bench_driver, demo};
+use crate::{bench_core, bench_driver, demo, serve};
 
 /// Homa in user space: try it, talk with it, measure it.
 #[derive(Debug, Parser)]
@@ -22,6 +25,10 @@ pub struct Cli {
 enum Command {
     /// Run a mixed load over Homa and over TCP, both on loopback, and compare.
     Demo(Demo),
+    /// Answer every request with itself.
+    Serve(Serve),
+    /// Ask a server, one request after another, and check every reply.
+    Call(Call),
     /// Measure.
     #[command(subcommand)]
     Bench(Bench),
@@ -38,10 +45,10 @@ enum Driver {
 #[derive(Debug, Args)]
 struct Demo {
     /// Seconds of load, half over each transport.
-    #[arg(long, default_value_t = 10.0)]
+    #[arg(long, default_value_t = 10.0, value_parser = seconds)]
     seconds: f64,
     /// Share of the load that the slower transport can carry.
-    #[arg(long, default_value_t = 0.5)]
+    #[arg(long, default_value_t = 0.5, value_parser = fraction)]
     load: f64,
     /// Fixes sizes, arrival times and contents.
     #[arg(long, default_value_t = 1)]
@@ -49,6 +56,39 @@ struct Demo {
     /// The driver to run Homa on.
     #[arg(long, value_enum, default_value_t)]
     driver: Driver,
+    /// Write the figures to this file as well.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+struct Serve {
+    /// Where to listen, as ADDRESS:PORT.
+    #[arg(long, value_name = "ADDR", value_parser = address)]
+    listen: SocketAddr,
+    /// Never sleep: lower latency, for a whole core.
+    #[arg(long)]
+    spin: bool,
+}
+
+#[derive(Debug, Args)]
+struct Call {
+    /// Where the server listens, as ADDRESS:PORT.
+    #[arg(value_name = "ADDR", value_parser = address)]
+    to: SocketAddr,
+    /// Bytes of a request, and of its reply.
+    #[arg(
+        long,
+        default_value_t = 100,
+        value_parser = clap::value_parser!(u32).range(1..=i64::from(serve::MAX_MESSAGE))
+    )]
+    size: u32,
+    /// How many requests.
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
+    count: u64,
+    /// Never sleep: lower latency, for a whole core.
+    #[arg(long)]
+    spin: bool,
     /// Write the figures to this file as well.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -76,6 +116,8 @@ struct Measure {
 pub fn run(cli: Cli) -> Result<()> {
     match cli.command {
         Command::Demo(options) => run_demo(&options),
+        Command::Serve(options) => serve::serve(options.listen, wait(options.spin)),
+        Command::Call(options) => run_call(&options),
         Command::Bench(Bench::Core(options)) => {
             let json = open(&options.json)?;
             let figures = bench_core::run(options.quick, &mut progress())?;
@@ -108,6 +150,47 @@ fn run_demo(options: &Demo) -> Result<()> {
         outcome.first_error.as_deref().unwrap_or("unknown")
     );
     Ok(())
+}
+
+fn run_call(options: &Call) -> Result<()> {
+    let json = open(&options.json)?;
+    let outcome = serve::call(serve::Call {
+        to: options.to,
+        size: options.size,
+        count: options.count,
+        wait: wait(options.spin),
+    })?;
+    if outcome.rpcs > 0 {
+        print!("{}", outcome.summary());
+    }
+    write(json, &outcome)?;
+    match outcome.error {
+        Some(error) => bail!(error),
+        None => Ok(()),
+    }
+}
+
+fn wait(spin: bool) -> Wait {
+    if spin { Wait::Spin } else { Wait::Sleep }
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(seconds) if (0.1..=3600.0).contains(&seconds) => Ok(seconds),
+        _ => Err("not a number from 0.1 to 3600".into()),
+    }
+}
+
+fn fraction(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(fraction) if (0.001..=1.0).contains(&fraction) => Ok(fraction),
+        _ => Err("not a number from 0.001 to 1".into()),
+    }
+}
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    let mut found = text.to_socket_addrs().map_err(|error| error.to_string())?;
+    found.next().ok_or_else(|| "no such address".into())
 }
 
 fn open(path: &Option<PathBuf>) -> Result<Option<JsonFile>> {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
@@ -16,7 +16,7 @@ use crate::{homa, tcp};
 /// What is to be run.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Of load, both transports together.
+    /// Of load, both transports together; above 0.
     pub seconds: f64,
     /// Share of the load that the slower transport carries at most.
     pub load: f64,
@@ -82,7 +82,7 @@ pub struct Settings {
     /// How Homa was set.
     pub homa: String,
     /// How TCP was set.
-    pub tcp: &'static str,
+    pub tcp: String,
 }
 
 const HOMA: usize = 0;
@@ -186,17 +186,10 @@ impl Bench {
 
 /// Runs the load and compares.
 pub fn run(options: Options) -> Result<Outcome> {
-    ensure!(
-        options.seconds > 0.0 && options.seconds <= 3600.0,
-        "seconds must be above 0 and at most 3600"
-    );
-    ensure!(
-        options.load > 0.0 && options.load <= 1.0,
-        "load must be above 0 and at most 1"
-    );
     sys::pin(CLIENT_CPU);
     let sizes = Sizes::w4();
     let mut bench = Bench::new(options.seed)?;
+    let [homa_settings, tcp_settings] = [HOMA, TCP].map(|t| bench.clients[t].settings());
     let homa_capacity_gbps = bench.capacity(HOMA, &sizes, options.seed)?;
     let tcp_capacity_gbps = bench.capacity(TCP, &sizes, options.seed)?;
     let offered_gbps = options.load * homa_capacity_gbps.min(tcp_capacity_gbps);
@@ -265,8 +258,8 @@ pub fn run(options: Options) -> Result<Outcome> {
             load: options.load,
             homa_capacity_gbps,
             tcp_capacity_gbps,
-            homa: homa::settings(),
-            tcp: tcp::SETTINGS,
+            homa: homa_settings,
+            tcp: tcp_settings,
         },
     })
 }

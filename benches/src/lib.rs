@@ -9,6 +9,7 @@ pub mod homa;
 pub mod load;
 pub mod raw_udp;
 pub mod report;
+pub mod serve;
 pub mod sys;
 pub mod tcp;
 pub mod transport;

@@ -164,7 +164,7 @@ pub struct ClosedLoop {
     pub duration: Duration,
     /// How many are started at most.
     pub count: usize,
-    /// What has not ended this long after that is an error.
+    /// When no RPC ends for this long, those in flight are errors.
     pub patience: Duration,
 }
 
@@ -185,25 +185,31 @@ pub fn closed_loop(
     };
     let start = Instant::now();
     let mut next_size = size();
+    let mut progress = (0, Duration::ZERO);
     loop {
         let now = start.elapsed();
-        let mut refused = false;
-        while now < shape.duration && book.rpcs.len() - book.ended < shape.outstanding && !refused {
+        let starting = now < shape.duration && book.rpcs.len() < shape.count;
+        while starting
+            && book.rpcs.len() < shape.count
+            && book.rpcs.len() - book.ended < shape.outstanding
+        {
             let id = shape.first_id + book.rpcs.len() as u64;
-            if client.request(id, pattern.message(id, next_size as usize))? {
-                let at = start.elapsed();
-                let size = std::mem::replace(&mut next_size, size());
-                book.rpcs.push(Some(Started { at, size }));
-            } else {
-                refused = true;
+            if !client.request(id, pattern.message(id, next_size as usize))? {
+                break;
             }
+            let at = start.elapsed();
+            let size = std::mem::replace(&mut next_size, size());
+            book.rpcs.push(Some(Started { at, size }));
         }
         client.turn(&mut |id, outcome| book.end(id, outcome, start.elapsed()))?;
         let in_flight = book.rpcs.len() - book.ended;
         if !starting && in_flight == 0 {
             return Ok(book.run);
         }
-        if now >= shape.duration.saturating_add(shape.patience) {
+        if progress.0 != book.ended {
+            progress = (book.ended, now);
+        }
+        if now - progress.1 > shape.patience {
             for _ in 0..in_flight {
                 book.run.error(|| "no answer".into());
             }
@@ -228,6 +234,10 @@ mod tests {
     }
 
     impl Client for Fake {
+        fn settings(&self) -> String {
+            String::new()
+        }
+
         fn request(&mut self, id: u64, message: &[u8]) -> Result<bool> {
             let room = self.waiting.len() < self.room;
             if room {
@@ -337,8 +347,15 @@ mod tests {
         };
         let bad = closed_loop(&mut fake, shape, &pattern, &mut || 100).unwrap();
         assert_eq!(bad.errors, 1);
-        let shape = ClosedLoop { count: 9, duration: Duration::MAX, ..shape };
-        let mut fake = Fake { room: 3, ..Fake::default() };
+        let shape = ClosedLoop {
+            count: 9,
+            duration: Duration::MAX,
+            ..shape
+        };
+        let mut fake = Fake {
+            room: 3,
+            ..Fake::default()
+        };
         let nine = closed_loop(&mut fake, shape, &pattern, &mut || 100).unwrap();
         assert_eq!((nine.errors, nine.latencies.len()), (0, 9));
     }

@@ -16,8 +16,7 @@ use crate::report::Latencies;
 use crate::sys;
 use crate::transport::{Client, Outcome, Pair, Reply, SERVER_CPU, Server};
 
-/// The settings, for reports.
-pub const SETTINGS: &str = "one connection, length-prefixed frames, TCP_NODELAY, non-blocking, \
+const SETTINGS: &str = "one connection, length-prefixed frames, TCP_NODELAY, non-blocking, \
      spinning, kernel-sized buffers, loopback's own segment size";
 
 const HEADER: usize = 12;
@@ -249,6 +248,10 @@ impl TcpClient {
 }
 
 impl Client for TcpClient {
+    fn settings(&self) -> String {
+        SETTINGS.into()
+    }
+
     fn request(&mut self, id: u64, message: &[u8]) -> Result<bool> {
         let body = self.framed.spares.copy(message);
         self.framed.push(id, body);
@@ -412,7 +415,7 @@ mod tests {
         let mut server = TcpServer::bind(Reply::Echo).unwrap();
         let mut client = TcpClient::connect(server.local_addr().unwrap()).unwrap();
         server.accept().unwrap();
-        let thread = ServerThread::spawn(vec![Box::new(server)]).unwrap();
+        let mut thread = ServerThread::spawn(vec![Box::new(server)]).unwrap();
         thread.select(0);
         let pattern = Pattern::new(1, 1_000_000);
         let shape = ClosedLoop {

@@ -33,6 +33,9 @@ pub type Outcome<'a> = Result<&'a [u8], String>;
 
 /// The client half.
 pub trait Client {
+    /// How the transport is set, for reports.
+    fn settings(&self) -> String;
+
     /// Starts an RPC. `false`: there is no room for more now; try again after a turn.
     fn request(&mut self, id: u64, message: &[u8]) -> Result<bool>;
 

@@ -4,9 +4,17 @@ use std::io::{BufRead, BufReader};
 use std::net::UdpSocket;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+
+/// Commands that spin on every CPU run one at a time.
+static MACHINE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    MACHINE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 fn homa(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_homa"));
@@ -59,6 +67,7 @@ impl Drop for Server {
 
 #[test]
 fn demo_compares_and_writes_json() {
+    let _alone = alone();
     let path = json_path("demo.json");
     let start = Instant::now();
     let output = homa(&["demo", "--seconds", "1", "--json", path.to_str().unwrap()])
@@ -66,7 +75,10 @@ fn demo_compares_and_writes_json() {
         .unwrap();
     assert!(output.status.success(), "{output:?}");
     assert!(start.elapsed() < Duration::from_secs(25));
-    assert!(output.stderr.is_empty(), "no progress bar without a terminal: {output:?}");
+    assert!(
+        output.stderr.is_empty(),
+        "no progress bar without a terminal: {output:?}"
+    );
     let json = read_json(&path);
     assert_eq!(json["errors"], 0);
     let rpcs = json["rpcs"].as_u64().unwrap();
@@ -85,17 +97,28 @@ fn demo_compares_and_writes_json() {
 
 #[test]
 fn call_reaches_a_server_with_every_size() {
+    let _alone = alone();
     let server = Server::start();
     for (size, count) in [("1", 1000), ("1000000", 20), ("16777216", 3)] {
         let path = json_path(&format!("call-{size}.json"));
         let path = path.to_str().unwrap();
         let count_text = count.to_string();
-        let args = ["call", &server.address, "--size", size, "--count", &count_text];
+        let args = [
+            "call",
+            &server.address,
+            "--size",
+            size,
+            "--count",
+            &count_text,
+        ];
         let output = homa(&args).args(["--json", path]).output().unwrap();
         assert!(output.status.success(), "{output:?}");
         let json = read_json(&path.into());
         assert_eq!(json["rpcs"], count);
-        let (p50, p99) = (json["p50_us"].as_f64().unwrap(), json["p99_us"].as_f64().unwrap());
+        let (p50, p99) = (
+            json["p50_us"].as_f64().unwrap(),
+            json["p99_us"].as_f64().unwrap(),
+        );
         assert!(p50 > 0.0 && p99 >= p50, "{json}");
     }
 }
@@ -103,9 +126,19 @@ fn call_reaches_a_server_with_every_size() {
 #[test]
 fn nobody_there_is_told_in_one_line() {
     // Bound and closed again: a port that nobody listens on.
-    let address = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let address = UdpSocket::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
     let start = Instant::now();
-    let args = ["call", &address.to_string(), "--size", "100", "--count", "1"];
+    let args = [
+        "call",
+        &address.to_string(),
+        "--size",
+        "100",
+        "--count",
+        "1",
+    ];
     let error = one_line_error(&homa(&args).output().unwrap());
     assert!(start.elapsed() < Duration::from_secs(2));
     assert!(error.contains("no answer"), "{error}");
@@ -113,17 +146,29 @@ fn nobody_there_is_told_in_one_line() {
 
 #[test]
 fn a_server_killed_in_a_call_is_told_in_one_line() {
+    let _alone = alone();
     let mut server = Server::start();
-    let call = homa(&["call", &server.address, "--size", "1000000", "--count", "100000000"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let call = homa(&[
+        "call",
+        &server.address,
+        "--size",
+        "1000000",
+        "--count",
+        "100000000",
+    ])
+    .stdout(Stdio::piped())
+    .stderr(Stdio::piped())
+    .spawn()
+    .unwrap();
     std::thread::sleep(Duration::from_millis(300));
     server.process.kill().unwrap();
     let killed = Instant::now();
     let error = one_line_error(&call.wait_with_output().unwrap());
-    assert!(killed.elapsed() < Duration::from_secs(2), "{:?}", killed.elapsed());
+    assert!(
+        killed.elapsed() < Duration::from_secs(2),
+        "{:?}",
+        killed.elapsed()
+    );
     assert!(error.contains("silent"), "{error}");
 }
 
@@ -132,7 +177,10 @@ fn an_address_in_use_is_told_in_one_line() {
     let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let error = one_line_error(&homa(&["serve", "--listen", &address]).output().unwrap());
-    assert!(error.contains(&address) && error.contains("in use"), "{error}");
+    assert!(
+        error.contains(&address) && error.contains("in use"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -169,6 +217,7 @@ fn wrong_arguments_have_a_code_of_their_own() {
 
 #[test]
 fn bench_core_writes_its_figures() {
+    let _alone = alone();
     let path = json_path("core.json");
     let args = ["bench", "core", "--quick", "--json", path.to_str().unwrap()];
     let output = homa(&args).output().unwrap();
@@ -189,8 +238,15 @@ fn bench_core_writes_its_figures() {
 
 #[test]
 fn bench_driver_writes_its_figures() {
+    let _alone = alone();
     let path = json_path("driver.json");
-    let args = ["bench", "driver", "--quick", "--json", path.to_str().unwrap()];
+    let args = [
+        "bench",
+        "driver",
+        "--quick",
+        "--json",
+        path.to_str().unwrap(),
+    ];
     let output = homa(&args).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     let json = read_json(&path);
