@@ -11,9 +11,10 @@ use homa_bench::{homa, sys, tcp};
 
 fn driver(c: &mut Criterion) {
     sys::pin(CLIENT_CPU);
-    let transports: [(&str, fn(Reply) -> Result<Pair>); 2] =
-        [("homa", homa::pair), ("tcp", tcp::pair)];
-    for (name, pair) in transports {
+    for (name, pair) in [
+        ("homa", homa::pair as fn(Reply) -> Result<Pair>),
+        ("tcp", tcp::pair),
+    ] {
         let mut group = c.benchmark_group(name);
         let mut bench = |name: &str, size: u32, outstanding: usize, reply: Reply| {
             let (mut client, server) = pair(reply).expect("a client and a server");
