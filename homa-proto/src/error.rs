@@ -103,6 +103,8 @@ pub enum Drop {
     Stale,
     /// Answering would exceed a rate limit.
     RateLimited,
+    /// A message that can never fit the buffer source.
+    TooLongForBuffers,
 }
 
 impl fmt::Display for ConfigError {

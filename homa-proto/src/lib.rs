@@ -10,11 +10,22 @@ extern crate std;
 mod addr;
 mod buffer;
 mod config;
+#[allow(dead_code, unreachable_pub)]
+mod ended;
 mod endpoint;
 mod error;
+#[allow(dead_code)]
+mod hash;
+#[allow(dead_code, unreachable_pub)]
+mod index;
 mod stats;
+#[allow(dead_code, unreachable_pub)]
 mod storage;
 mod time;
+#[allow(dead_code, unreachable_pub)]
+mod timer;
+#[allow(dead_code, unreachable_pub)]
+mod tree;
 pub mod wire;
 
 pub use addr::PeerAddr;

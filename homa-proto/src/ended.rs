@@ -1,0 +1,152 @@
+//! Exact memory of ended requests, so that a late copy of one does not run again.
+
+use core::net::SocketAddr;
+
+use crate::index::{Bucket, Index, from_tag, tag};
+use crate::storage::Slice;
+
+/// One ended request: 48 bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct EndedEntry {
+    // IPv4 in its IPv4-mapped form.
+    ip: u128,
+    id: u64,
+    at_ns: u64,
+    tag: u32,
+    scope: u32,
+    port: u16,
+}
+
+impl EndedEntry {
+    /// An entry's key: the client's address (flow labels are no part of it) and id.
+    fn new(addr: SocketAddr, id: u64) -> Self {
+        let (ip, scope) = match addr {
+            SocketAddr::V4(v4) => (v4.ip().to_ipv6_mapped(), 0),
+            SocketAddr::V6(v6) => (*v6.ip(), v6.scope_id()),
+        };
+        Self {
+            ip: ip.to_bits(),
+            id,
+            scope,
+            port: addr.port(),
+            ..Self::default()
+        }
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        self.id == other.id
+            && self.ip == other.ip
+            && self.port == other.port
+            && self.scope == other.scope
+    }
+}
+
+/// The ended requests: a ring in the order of their ends, and an index for look-ups.
+///
+/// An entry goes only when the ring is full and a newer one takes its place, so ids are
+/// remembered for longer than the window while there is room.
+#[derive(Debug)]
+pub(crate) struct Ended<'a> {
+    entries: Slice<'a, EndedEntry>,
+    index: Index<'a>,
+    /// Where the next entry goes; once the ring is full, the oldest entry.
+    next: usize,
+    window_ns: u64,
+    now_ns: u64,
+}
+
+impl<'a> Ended<'a> {
+    /// An empty memory that should hold ids for `window_ns`. `None`: no entries, or not a power
+    /// of two of buckets, or too few for the entries.
+    pub(crate) fn new(
+        entries: Slice<'a, EndedEntry>,
+        buckets: Slice<'a, Bucket>,
+        window_ns: u64,
+    ) -> Option<Self> {
+        let index = Index::new(buckets)?;
+        if entries.is_empty() || entries.len() > index.limit() {
+            return None;
+        }
+        Some(Self {
+            entries,
+            index,
+            next: 0,
+            window_ns,
+            now_ns: 0,
+        })
+    }
+
+    /// Ids remembered.
+    pub(crate) const fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    /// Remembers a request that has ended. `hash` depends on `addr` and `id` alone.
+    ///
+    /// `true`: an entry younger than the window had to go.
+    pub(crate) fn insert(&mut self, now_ns: u64, addr: SocketAddr, id: u64, hash: u64) -> bool {
+        self.now_ns = self.now_ns.max(now_ns);
+        let capacity = self.entries.len();
+        let is_full = self.index.len() == capacity;
+        let Some(entry) = self.entries.get_mut(self.next) else {
+            return false;
+        };
+        let mut shrunk = false;
+        if is_full {
+            shrunk = self.now_ns.saturating_sub(entry.at_ns) < self.window_ns;
+            self.index.remove(from_tag(entry.tag), self.next as u32);
+        }
+        *entry = EndedEntry {
+            at_ns: self.now_ns,
+            tag: tag(hash),
+            ..EndedEntry::new(addr, id)
+        };
+        self.index.insert(hash, self.next as u32);
+        self.next = self.next.wrapping_add(1);
+        if self.next == capacity {
+            self.next = 0;
+        }
+        shrunk
+    }
+
+    /// Whether this request is remembered.
+    #[inline]
+    pub(crate) fn contains(&self, addr: SocketAddr, id: u64, hash: u64) -> bool {
+        let wanted = EndedEntry::new(addr, id);
+        let is_wanted = |idx: u32| {
+            self.entries
+                .get(idx as usize)
+                .is_some_and(|e| e.is_same(&wanted))
+        };
+        self.index.find(hash, is_wanted).is_some()
+    }
+
+    /// The index finds each entry of the ring, and they are in the order of their times.
+    #[cfg(any(test, feature = "check"))]
+    pub(crate) fn check(&self) -> Result<(), &'static str> {
+        self.index.check()?;
+        let len = self.len();
+        let oldest = if len == self.entries.len() {
+            self.next
+        } else {
+            0
+        };
+        if len < self.entries.len() && len != self.next {
+            return Err("ended: wrong place for the next entry");
+        }
+        let (newer, older) = (self.entries.get(oldest..len), self.entries.get(..oldest));
+        let (Some(newer), Some(older)) = (newer, older) else {
+            return Err("ended: out of range");
+        };
+        if !newer.iter().chain(older).is_sorted_by_key(|e| e.at_ns) {
+            return Err("ended: not in the order of time");
+        }
+        for (idx, entry) in self.entries.iter().take(len).enumerate() {
+            let is_it = |found: u32| found as usize == idx;
+            if self.index.find(from_tag(entry.tag), is_it).is_none() {
+                return Err("ended: an entry is not in the index");
+            }
+        }
+        Ok(())
+    }
+}
