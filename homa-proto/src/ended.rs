@@ -150,3 +150,80 @@ impl<'a> Ended<'a> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hash::{HashKey, SplitMix};
+    use crate::index::buckets_for;
+    use crate::storage::test_table;
+    use core::net::{Ipv4Addr, Ipv6Addr, SocketAddrV6};
+    use std::collections::VecDeque;
+
+    fn any_addr(random: &mut SplitMix) -> SocketAddr {
+        let word = random.next_u64();
+        let port = 1 + (word >> 8 & 1) as u16;
+        match word % 3 {
+            0 => (Ipv4Addr::from_bits((word >> 16 & 1) as u32), port).into(),
+            1 => (Ipv6Addr::from_bits(u128::from(word >> 16 & 1) << 90), port).into(),
+            // The same address on two links.
+            _ => SocketAddrV6::new(Ipv6Addr::LOCALHOST, port, 0, (word >> 16 & 1) as u32).into(),
+        }
+    }
+
+    /// Against a queue of the last `capacity` ends: exact, whatever collides.
+    fn run(capacity: usize, seed: u128, weak_hash: bool) {
+        let buckets = test_table(buckets_for(capacity));
+        let entries = test_table(capacity);
+        let mut ended = Ended::new(entries, buckets, 1000).expect("sizes that fit");
+        let mut model: VecDeque<(SocketAddr, u64, u64)> = VecDeque::new();
+        let (mut random, key) = (SplitMix::new(seed), HashKey::new(seed));
+        let hash = |addr: &SocketAddr, id| match weak_hash {
+            true => u64::MAX << 33 | id << 32,
+            false => key.client_id(key.addr(addr), id),
+        };
+        let (mut now, mut told) = (0u64, 0u64);
+        let mut hits = 0;
+        for _ in 0..3000 {
+            let addr = any_addr(&mut random);
+            let id = random.next_u64() % (1 + capacity as u64 / 8);
+            let known = model.iter().any(|&(a, i, _)| (a, i) == (addr, id));
+            assert_eq!(ended.contains(addr, id, hash(&addr, id)), known);
+            hits += u32::from(known);
+            if random.next_u64().is_multiple_of(2) {
+                // Forwards, and sometimes back.
+                told = (told + random.next_u64() % (4000 / capacity as u64 + 2))
+                    .saturating_sub(random.next_u64() % 2);
+                now = now.max(told);
+                let gone = (model.len() == capacity).then(|| model.pop_front().unwrap());
+                let early = gone.is_some_and(|(_, _, at)| now - at < 1000);
+                assert_eq!(ended.insert(told, addr, id, hash(&addr, id)), early);
+                model.push_back((addr, id, now));
+            }
+            assert_eq!(ended.len(), model.len());
+            ended.check().unwrap();
+        }
+        assert!(hits > 0);
+    }
+
+    #[test]
+    fn matches_queue() {
+        for seed in 0..3 {
+            for capacity in [1, 2, 5, 64, 100] {
+                run(capacity, seed, false);
+                run(capacity, seed, true);
+            }
+        }
+    }
+
+    #[test]
+    fn sizes() {
+        assert_eq!(size_of::<EndedEntry>(), 48);
+        let make = |entries, buckets| {
+            let entries = test_table(entries);
+            Ended::new(entries, test_table(buckets), 1)
+        };
+        assert!(make(0, 8).is_none() && make(8, 8).is_none() && make(4, 6).is_none());
+        assert!(make(7, 8).is_some());
+    }
+}

@@ -42,7 +42,7 @@ const fn fold(a: u64, b: u64) -> u64 {
 
 /// The secret keys of the hash functions.
 ///
-/// Each hash is two rounds (three for IPv6) of a folded 64 × 64 → 128 bit product with secret
+/// Each part of a key passes at least two rounds (one leaves visible lines) of a folded 64 × 64 → 128 bit product with secret
 /// factors. Without the seed, and as long as hashes are never shown to a remote party, finding
 /// keys that collide more often than chance is not known to be cheap. It is *not* a
 /// cryptographic function: whoever could see hashes, or time single look-ups to the nanosecond,
@@ -62,7 +62,7 @@ impl HashKey {
     pub(crate) fn new(seed: u128) -> Self {
         let mut generator = SplitMix::new(seed);
         Self {
-            // Odd, so that no factor is 0.
+            // Odd: as plain factors they are never 0.
             key: core::array::from_fn(|_| generator.next_u64() | 1),
         }
     }
@@ -71,7 +71,7 @@ impl HashKey {
     #[inline]
     pub(crate) const fn rpc(&self, peer: u32, id: u64) -> u64 {
         let [a, b, c, ..] = self.key;
-        // `peer` is the caller's own number: it cannot make the factor 0 but by bad luck.
+        // `b` is odd: the factor is never 0.
         fold(fold(id ^ a, b ^ ((peer as u64) << 1)) ^ c, b)
     }
 
@@ -87,9 +87,9 @@ impl HashKey {
             SocketAddr::V6(v6) => {
                 let ip = v6.ip().to_bits();
                 let rest = u64::from(v6.port()) | (u64::from(v6.scope_id()) << 16);
-                let low = fold(ip as u64 ^ e, f);
+                let low = fold(ip as u64 ^ e, rest ^ f);
                 let high = fold((ip >> 64) as u64 ^ low ^ g, d);
-                fold(rest ^ high ^ h, f)
+                fold(high ^ h, e)
             }
         }
     }
@@ -97,7 +97,69 @@ impl HashKey {
     /// Hash of a client's id, from the hash of its address.
     #[inline]
     pub(crate) const fn client_id(&self, addr_hash: u64, id: u64) -> u64 {
-        let [_, b, .., g, h] = self.key;
-        fold(fold(id ^ h, g) ^ addr_hash, b)
+        let [_, b, c, .., g, h] = self.key;
+        fold(fold(id ^ h, addr_hash ^ g) ^ c, b)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::net::{Ipv4Addr, Ipv6Addr, SocketAddrV6};
+    use std::vec::Vec;
+
+    /// Structured keys, as in real life, spread like random ones: over the low and the high bits.
+    fn assert_spread(hashes: impl Iterator<Item = u64>) {
+        let hashes: Vec<u64> = hashes.collect();
+        for shift in [0, 20, 32, 52] {
+            let mut counts = [0u32; 4096];
+            for hash in &hashes {
+                counts[(hash >> shift) as usize & 4095] += 1;
+            }
+            let mean = hashes.len() as f64 / 4096.0;
+            let chi: f64 = counts
+                .iter()
+                .map(|&c| (f64::from(c) - mean).powi(2) / mean)
+                .sum();
+            // Random keys: mean 4095, standard deviation 90. More even than that is welcome.
+            assert!(chi < 4640.0, "bits from {shift}: {chi}");
+        }
+    }
+
+    #[test]
+    fn structured_keys_spread() {
+        for seed in (0..40).map(|i: u128| i << 50 | i) {
+            let key = HashKey::new(seed);
+            assert_spread((0..65_536).map(|i| key.rpc(3, 2 * i)));
+            assert_spread((0..65_536).map(|i| key.rpc(i as u32, 1000)));
+            assert_spread((0..65_536).map(|i| key.rpc(3, i << 48)));
+            assert_spread((0..65_536).map(|i| key.client_id(77, 2 * i)));
+            assert_spread((0..65_536).map(|i| key.client_id(i, 4)));
+            assert_spread((0..65_536).map(|i| key.client_id(i << 48, 4)));
+            let v4 = |i: u32| key.addr(&(Ipv4Addr::from_bits(0x0a00_0000 + i), 4000).into());
+            assert_spread((0..65_536).map(v4));
+            assert_spread(
+                (0..65_536).map(|port| key.addr(&(Ipv4Addr::LOCALHOST, port as u16).into())),
+            );
+            for shift in [0, 48, 64, 112] {
+                let v6 = |i: u128| key.addr(&(Ipv6Addr::from_bits(i << shift), 4000).into());
+                assert_spread((0..65_536).map(v6));
+            }
+            let scoped = |i| SocketAddrV6::new(Ipv6Addr::LOCALHOST, 4000, 0, i).into();
+            assert_spread((0..65_536).map(|i| key.addr(&scoped(i))));
+        }
+    }
+
+    /// Each bit of the seed changes the keys.
+    #[test]
+    fn whole_seed_counts() {
+        let hashes: std::collections::HashSet<u64> = (0..128)
+            .map(|bit| HashKey::new(1 << bit).rpc(1, 1))
+            .collect();
+        assert_eq!(hashes.len(), 128);
+        let first: std::collections::HashSet<u64> = (0..128)
+            .map(|bit| SplitMix::new(1 << bit).next_u64())
+            .collect();
+        assert_eq!(first.len(), 128);
     }
 }

@@ -50,7 +50,7 @@ impl<'a> Index<'a> {
     /// An empty index over a power of two (2 to 2^31) of buckets; `None` for other numbers.
     pub(crate) fn new(mut buckets: Slice<'a, Bucket>) -> Option<Self> {
         let count = buckets.len();
-        if !count.is_power_of_two() || count < 2 || count > 1 << 31 {
+        if !count.is_power_of_two() || !(2..=1 << 31).contains(&count) {
             return None;
         }
         buckets.fill(Bucket::default());
@@ -179,5 +179,94 @@ impl<'a> Index<'a> {
             return Err("index: wrong count");
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hash::SplitMix;
+    use crate::storage::test_table;
+    use std::collections::BTreeMap;
+    use std::vec;
+    use std::vec::Vec;
+
+    /// Random insertions, removals and look-ups against a map. `spread` bits of the tag vary, so
+    /// that few bits give long runs of collisions, also over the end of the table.
+    fn run(buckets: usize, spread: u32, seed: u128) {
+        let mut memory = vec![Bucket { tag: 9, idx: 9 }; buckets];
+        let mut index = Index::new(Slice::from(&mut memory[..])).expect("a power of two");
+        let mut model: BTreeMap<u32, u64> = BTreeMap::new();
+        let mut random = SplitMix::new(seed);
+        let mut was_full = false;
+        let phase = 10 * buckets as u32;
+        for step in 0..(4 * phase).max(1000) {
+            // Phases of growth and of shrinking.
+            let grows = (step / phase).is_multiple_of(2);
+            let kind = random.next_u64() % 8;
+            let idx = (random.next_u64() % (2 * buckets as u64)) as u32;
+            let raw = random.next_u64();
+            let hash = (u64::MAX << 40 >> (spread / 2)) ^ (raw & (((1 << spread) - 1) << 32));
+            if (kind < 5) == grows {
+                if let std::collections::btree_map::Entry::Vacant(place) = model.entry(idx) {
+                    let fits = index.len() < index.limit();
+                    was_full |= !fits;
+                    assert_eq!(index.insert(hash, idx), fits);
+                    if fits {
+                        place.insert(hash);
+                    }
+                }
+            } else if kind == 7 {
+                let present = model.get(&idx) == Some(&hash);
+                assert_eq!(index.remove(hash, idx), present);
+                if present {
+                    model.remove(&idx);
+                }
+            } else if let Some((&idx, &hash)) = model.range(idx..).next() {
+                assert!(index.remove(hash, idx));
+                model.remove(&idx);
+            }
+            assert_eq!(index.len(), model.len());
+            assert_eq!(index.find(raw, |_| false), None);
+            if step % 50 == 0 {
+                index.check().unwrap();
+                for idx in 0..2 * buckets as u32 {
+                    let found = model.get(&idx).map(|&hash| index.find(hash, |i| i == idx));
+                    assert!(found.is_none_or(|found| found == Some(idx)));
+                    let elsewhere = index.find(raw, |i| i == idx);
+                    let expected = model.get(&idx).filter(|&&hash| tag(hash) == tag(raw));
+                    assert_eq!(elsewhere, expected.map(|_| idx));
+                }
+            }
+        }
+        assert!(was_full);
+    }
+
+    #[test]
+    fn matches_map() {
+        for seed in 0..4 {
+            for buckets in [2, 4, 8, 64, 256] {
+                for spread in [0, 2, 8, 31] {
+                    run(buckets, spread, seed);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn sizes() {
+        for len in [0, 1, 3, 6, 7, 12] {
+            assert!(Index::new(test_table(len)).is_none());
+        }
+        for entries in (0..2000).chain([65_536, 1_000_000]) {
+            let buckets = buckets_for(entries);
+            assert!(buckets.is_power_of_two());
+            assert!(2 * buckets >= 3 * entries && buckets <= 2 * (entries + entries / 2 + 1));
+        }
+        let mut full = Index::new(test_table(8)).expect("a power of two");
+        let added: Vec<bool> = (0..9).map(|idx| full.insert(0, idx)).collect();
+        assert_eq!(added.iter().filter(|&&a| a).count(), 7);
+        assert!(!full.insert(0, NIL));
+        assert_eq!(size_of::<Bucket>(), 8);
     }
 }

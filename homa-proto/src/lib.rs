@@ -29,7 +29,7 @@ mod tree;
 pub mod wire;
 
 pub use addr::PeerAddr;
-pub use buffer::BufferSource;
+pub use buffer::{BufferSource, FixedBuffer, FixedBuffers};
 #[cfg(feature = "alloc")]
 pub use buffer::{HeapBuffer, HeapBuffers};
 pub use config::{Carrier, Config};

@@ -7,6 +7,7 @@ const TICK_BITS: u32 = 10;
 /// A level has 64 slots, each as long as a whole round of the level below.
 const LEVEL_BITS: u32 = 6;
 const SLOTS: usize = 1 << LEVEL_BITS;
+const SLOT_MASK: u32 = (1 << LEVEL_BITS) - 1;
 /// Nine levels of 6 bits and a tick of 10 bits: every time that a `u64` can tell.
 const LEVELS: usize = 9;
 const TICKS: u64 = 1 << (64 - TICK_BITS);
@@ -168,7 +169,8 @@ impl<'a> Wheel<'a> {
 
     /// Takes out one timer that has expired at `now_ns`; call until `None` comes.
     ///
-    /// Timers come out in the order of their ticks, those of one tick in no promised order.
+    /// Those that were set too late come first, in the order of setting; then the others in the
+    /// order of their ticks, within a tick in no promised order.
     /// A time earlier than one told before counts as that one.
     #[inline]
     pub(crate) fn expire(&mut self, now_ns: u64) -> Option<u32> {
@@ -221,15 +223,15 @@ impl<'a> Wheel<'a> {
             return DUE;
         }
         // Not before the cursor, as `at_ns` is after `now_ns`.
-        self.slot_list_of(tick_of(at_ns))
+        self.list_of_tick(tick_of(at_ns))
     }
 
     /// The list for a tick that is not before the cursor. Its level is that of the highest digit
     /// in which the two differ.
     #[inline]
-    fn slot_list_of(&self, tick: u64) -> u16 {
+    fn list_of_tick(&self, tick: u64) -> u16 {
         let level = (tick ^ self.cursor).checked_ilog2().unwrap_or(0) / LEVEL_BITS;
-        let slot = (tick >> level.wrapping_mul(LEVEL_BITS)) as u32 & (SLOTS as u32 - 1);
+        let slot = (tick >> level.wrapping_mul(LEVEL_BITS)) as u32 & SLOT_MASK;
         (level << LEVEL_BITS | slot) as u16
     }
 
@@ -387,11 +389,269 @@ impl<'a> Wheel<'a> {
         while let Some(&TimerNode { at_ns, next, .. }) = self.nodes.get(idx as usize) {
             self.len = self.len.wrapping_sub(1);
             // `at_ns` may have passed: the slot decides all the same, so that order is kept.
-            self.append(self.slot_list_of(tick_of(at_ns)), idx);
+            self.append(self.list_of_tick(tick_of(at_ns)), idx);
             if idx == tail {
                 break;
             }
             idx = next;
         }
+    }
+
+    /// Links, slots, occupancy, earliest times and the count.
+    #[cfg(any(test, feature = "check"))]
+    pub(crate) fn check(&self) -> Result<(), &'static str> {
+        let mut count = 0usize;
+        for (list, &tail) in (0u16..).zip(&self.tails) {
+            let level = usize::from(list) >> LEVEL_BITS;
+            let bit = 1u64 << (usize::from(list) % SLOTS);
+            if let Some(slots) = self.slots.get(level) {
+                if (slots & bit != 0) != (tail != NIL) {
+                    return Err("timer: wrong occupancy of a slot");
+                }
+                if (*slots != 0) != (self.levels & 1 << level != 0) {
+                    return Err("timer: wrong occupancy of a level");
+                }
+            }
+            let (mut at, mut earliest_ns) = (tail, u64::MAX);
+            while let Some(node) = self.nodes.get(at as usize) {
+                count = count.wrapping_add(1);
+                let next = self.nodes.get(node.next as usize);
+                if node.list != list || next.is_none_or(|n| n.previous != at) || count > self.len {
+                    return Err("timer: broken links");
+                }
+                let tick = tick_of(node.at_ns);
+                if list != DUE && (tick < self.cursor || self.list_of_tick(tick) != list) {
+                    return Err("timer: in the wrong slot");
+                }
+                earliest_ns = earliest_ns.min(node.at_ns);
+                at = node.next;
+                if at == tail {
+                    break;
+                }
+            }
+            let cached = self.earliest_ns.get(usize::from(list));
+            if cached.is_some_and(|&c| c > earliest_ns || (tail == NIL && c != u64::MAX)) {
+                return Err("timer: wrong earliest time");
+            }
+        }
+        if count != self.len || self.cursor > ended_ticks(self.now_ns) {
+            return Err("timer: wrong count or cursor");
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hash::SplitMix;
+    use crate::storage::test_table;
+    use std::collections::BTreeMap;
+    use std::vec;
+    use std::vec::Vec;
+
+    const TIMERS: u32 = 40;
+
+    /// Random times of every magnitude, near 0, near the clock, and near the end of time.
+    fn any_time(random: &mut SplitMix, now: u64) -> u64 {
+        let size = random.next_u64() >> (random.next_u64() % 64);
+        match random.next_u64() % 8 {
+            0 => now.saturating_sub(size),
+            1 => now,
+            2 => u64::MAX - size,
+            3 => {
+                (now.saturating_add(size) >> TICK_BITS << TICK_BITS).saturating_add(size % 3)
+                    - u64::from(size % 3 > 1)
+            }
+            4 => size,
+            _ => now.saturating_add(size),
+        }
+    }
+
+    /// Random arming, cancelling and steps of the clock against a map of the armed timers.
+    fn run(seed: u128, start: u64, max_step_bits: u64) {
+        let mut wheel = Wheel::new(test_table(TIMERS as usize));
+        let mut model: BTreeMap<u32, u64> = BTreeMap::new();
+        let mut random = SplitMix::new(seed);
+        let mut now = start;
+        assert_eq!(wheel.expire(now), None);
+        let mut late = [false; TIMERS as usize];
+        let mut fired = 0u32;
+        for _ in 0..3000 {
+            let idx = (random.next_u64() % u64::from(TIMERS)) as u32;
+            match random.next_u64() % 8 {
+                0..=3 => {
+                    let at = any_time(&mut random, now);
+                    wheel.set(idx, at);
+                    late[idx as usize] = at <= now;
+                    model.insert(idx, at);
+                }
+                4 => {
+                    wheel.cancel(idx);
+                    model.remove(&idx);
+                }
+                5 => {
+                    // A step back, or none.
+                    let told = now - random.next_u64() % (now / 2 + 1);
+                    if let Some(idx) = wheel.expire(told) {
+                        assert!(model.remove(&idx).unwrap() <= now);
+                        fired += 1;
+                    }
+                }
+                kind => {
+                    now = match (kind, wheel.next()) {
+                        (6, Some(next)) => now.max(next),
+                        _ => now.saturating_add(
+                            random.next_u64() % (1 << (random.next_u64() % max_step_bits)),
+                        ),
+                    };
+                    let mut last_tick = 0;
+                    while let Some(idx) = wheel.expire(now) {
+                        wheel.check().unwrap();
+                        let at = model.remove(&idx).expect("it was armed");
+                        assert!(at <= now, "early");
+                        // In the order of ticks, after those that were set too late.
+                        let tick = if late[idx as usize] { 0 } else { tick_of(at) };
+                        assert!(tick >= last_tick, "out of order");
+                        last_tick = tick;
+                        fired += 1;
+                        // Setting again in the loop is allowed.
+                        if random.next_u64().is_multiple_of(4) && now < u64::MAX {
+                            let at = now.saturating_add(1 + random.next_u64() % 5000);
+                            wheel.set(idx, at);
+                            late[idx as usize] = false;
+                            model.insert(idx, at);
+                        }
+                    }
+                    for (&idx, &at) in &model {
+                        assert!(
+                            at > now || end_of(tick_of(at)) > now || now == u64::MAX,
+                            "missed {idx}"
+                        );
+                    }
+                    // Fewer timers than a search looks at would be exact; never too late.
+                    if now < u64::MAX {
+                        let earliest = model.values().min().map(|&at| end_of(tick_of(at)));
+                        match (wheel.next(), earliest) {
+                            (Some(next), Some(earliest)) => assert!(next > now && next <= earliest),
+                            (next, earliest) => assert_eq!(next, earliest),
+                        }
+                    }
+                }
+            }
+            wheel.check().unwrap();
+            assert_eq!(wheel.len(), model.len());
+            for idx in 0..TIMERS {
+                assert_eq!(wheel.armed(idx), model.get(&idx).copied());
+            }
+        }
+        assert!(fired > 50, "{fired}");
+        // At the end of time all fire, in one call each.
+        let left = model.len();
+        for _ in 0..left {
+            assert!(model.remove(&wheel.expire(u64::MAX).unwrap()).is_some());
+        }
+        assert_eq!((wheel.expire(u64::MAX), wheel.next()), (None, None));
+        wheel.set(3, u64::MAX);
+        assert_eq!(wheel.next(), Some(u64::MAX));
+        assert_eq!(wheel.expire(0), Some(3));
+    }
+
+    #[test]
+    fn matches_map() {
+        for seed in 0..20 {
+            run(seed, 0, 12);
+            run(seed, 0, 30);
+            run(seed, 5_000_000_000, 45);
+            run(seed, u64::MAX / 3, 58);
+            run(seed, u64::MAX - (1 << 20), 10);
+        }
+    }
+
+    /// With few timers, `next` is exact: each wake-up fires something, within the tick.
+    #[test]
+    fn never_wakes_early() {
+        for seed in 0..200 {
+            let mut random = SplitMix::new(seed);
+            let count = 1 + (random.next_u64() % MAX_SEARCH as u64) as u32;
+            let mut wheel = Wheel::new(test_table(count as usize));
+            let mut model = BTreeMap::new();
+            let mut now = 0;
+            for _ in 0..200 {
+                let idx = (random.next_u64() % u64::from(count)) as u32;
+                let at = now + (random.next_u64() >> (20 + random.next_u64() % 40));
+                wheel.set(idx, at);
+                model.insert(idx, at);
+                if random.next_u64().is_multiple_of(3) {
+                    let next = wheel.next().unwrap();
+                    assert!(next >= *model.values().min().unwrap().min(&now));
+                    assert!(
+                        next < *model.values().min().unwrap() + (1 << TICK_BITS) || next <= now
+                    );
+                    now = now.max(next);
+                    let mut fired = 0;
+                    while let Some(idx) = wheel.expire(now) {
+                        assert!(model.remove(&idx).unwrap() <= now);
+                        fired += 1;
+                    }
+                    assert!(fired > 0);
+                    if model.is_empty() {
+                        wheel.set(idx, at);
+                        model.insert(idx, at);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Waking at `next` alone fires every timer within its tick, with a bounded number of idle
+    /// wake-ups, however many share a slot and are put off.
+    #[test]
+    fn following_next_is_enough() {
+        let mut random = SplitMix::new(1);
+        let count = 2000u32;
+        let mut wheel = Wheel::new(test_table(count as usize));
+        let mut at: Vec<u64> = vec![0; count as usize];
+        for round in 0..3 {
+            for idx in 0..count {
+                at[idx as usize] = (1 + random.next_u64() % 10_000_000_000) << round;
+                wheel.set(idx, at[idx as usize]);
+                if idx % 2 == 1 {
+                    at[idx as usize] += 3_000_000;
+                    wheel.set(idx, at[idx as usize]);
+                }
+            }
+        }
+        let (mut fired, mut idle) = (0, 0);
+        let mut now = 0;
+        while let Some(next) = wheel.next() {
+            assert!(next > now);
+            now = next;
+            let before = fired;
+            while let Some(idx) = wheel.expire(now) {
+                assert_eq!(end_of(tick_of(at[idx as usize])), now);
+                fired += 1;
+            }
+            idle += u32::from(fired == before);
+        }
+        assert_eq!(fired, count);
+        assert!(idle < count / 10, "{idle} idle wake-ups");
+    }
+
+    #[test]
+    fn end_of_time() {
+        let mut wheel = Wheel::new(test_table(3));
+        wheel.set(0, u64::MAX);
+        wheel.set(1, u64::MAX - 1023);
+        wheel.set(2, u64::MAX - 1024);
+        assert_eq!(wheel.expire(u64::MAX - 1025), None);
+        let last_whole_tick = u64::MAX - 1023;
+        assert_eq!(wheel.next(), Some(last_whole_tick));
+        assert_eq!(wheel.expire(u64::MAX - 1024), None);
+        let both: std::collections::BTreeSet<_> =
+            std::iter::from_fn(|| wheel.expire(u64::MAX - 1)).collect();
+        assert_eq!(both, [1, 2].into());
+        assert_eq!(wheel.next(), Some(u64::MAX));
+        assert_eq!(wheel.expire(u64::MAX), Some(0));
     }
 }

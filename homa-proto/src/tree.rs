@@ -228,11 +228,11 @@ impl<'a> Forest<'a> {
         };
         debug_assert!(self.is_in(tree, idx));
         if tree.first == idx {
-            // The first has no left child: the next is below on the right, or the parent.
+            // The first has no left child, so its right one, if any, is a leaf by balance.
             tree.first = if node.right == NIL {
                 node.parent
             } else {
-                self.leftmost(node.right)
+                node.right
             };
         }
         let lowest_changed = if node.left == NIL || node.right == NIL {
@@ -416,5 +416,138 @@ impl<'a> Forest<'a> {
             return Err("tree: fewer elements than counted");
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hash::SplitMix;
+    use crate::storage::test_table;
+    use std::collections::BTreeSet;
+    use std::vec;
+
+    const NODES: u32 = 200;
+    const TREES: usize = 3;
+
+    /// Random operations on several trees of one forest against ordered sets.
+    fn run(seed: u128, keys: u128) {
+        let mut memory = vec![
+            Node {
+                height: 3,
+                ..Node::default()
+            };
+            NODES as usize
+        ];
+        let mut forest = Forest::new(Slice::from(&mut memory[..]));
+        let mut trees = [Tree::default(); TREES];
+        let mut models = [const { BTreeSet::<(u128, u32)>::new() }; TREES];
+        let mut homes: Vec<Option<(usize, u128)>> = vec![None; NODES as usize];
+        let mut random = SplitMix::new(seed);
+        for step in 0..6000u32 {
+            let grows = (step / 700).is_multiple_of(2);
+            let idx = (random.next_u64() % u64::from(NODES)) as u32;
+            let wide = u128::from(random.next_u64()) << 64 | u128::from(random.next_u64());
+            let key = if keys == u128::MAX { wide } else { wide % keys };
+            let kind = random.next_u64() % 8;
+            let touched = match homes[idx as usize] {
+                None if grows || kind == 0 => {
+                    let t = (random.next_u64() % TREES as u64) as usize;
+                    forest.insert(&mut trees[t], idx, key);
+                    models[t].insert((key, idx));
+                    homes[idx as usize] = Some((t, key));
+                    t
+                }
+                None => {
+                    assert!(!forest.remove(&mut trees[0], idx));
+                    0
+                }
+                Some((t, old)) if kind < 4 => {
+                    // Small steps, also across neighbours, and jumps.
+                    let key = match kind {
+                        0 => old.saturating_sub(1),
+                        1 => old.saturating_add(1),
+                        _ => key,
+                    };
+                    forest.rekey(&mut trees[t], idx, key);
+                    models[t].remove(&(old, idx));
+                    models[t].insert((key, idx));
+                    homes[idx as usize] = Some((t, key));
+                    t
+                }
+                Some((t, old)) => {
+                    // Often the first, as a queue does.
+                    let (old, idx) = if kind == 4 {
+                        *models[t].first().unwrap()
+                    } else {
+                        (old, idx)
+                    };
+                    assert!(forest.remove(&mut trees[t], idx));
+                    models[t].remove(&(old, idx));
+                    homes[idx as usize] = None;
+                    t
+                }
+            };
+            let (tree, model) = (&trees[touched], &models[touched]);
+            forest.check(tree).unwrap();
+            assert_eq!(tree.len(), model.len());
+            assert_eq!(tree.is_empty(), model.is_empty());
+            assert_eq!(forest.first(tree), model.first().map(|&(_, i)| i));
+            let from = model.range((key, 0)..).next();
+            assert_eq!(forest.first_from(tree, key), from.map(|&(_, i)| i));
+            assert_eq!(forest.key(idx), homes[idx as usize].map(|(_, k)| k));
+            assert_eq!(forest.contains(idx), homes[idx as usize].is_some());
+            if let Some((t, key)) = homes[idx as usize] {
+                let before = models[t].range(..(key, idx)).next_back();
+                assert_eq!(forest.previous(idx), before.map(|&(_, i)| i));
+            }
+            if step % 100 == 0 {
+                for (tree, model) in trees.iter().zip(&models) {
+                    forest.check(tree).unwrap();
+                    let mut at = forest.first(tree);
+                    for &(_, idx) in model {
+                        assert_eq!(at, Some(idx));
+                        at = forest.next(idx);
+                    }
+                    assert_eq!(at, None);
+                }
+            }
+        }
+    }
+
+    use std::vec::Vec;
+
+    #[test]
+    fn matches_ordered_set() {
+        for seed in 0..8 {
+            for keys in [1, 2, 50, 1 << 70, u128::MAX] {
+                run(seed, keys);
+            }
+        }
+    }
+
+    /// Sorted input, both ways, and removal from either end.
+    #[test]
+    fn sorted_input_stays_balanced() {
+        for falling in [false, true] {
+            let mut forest = Forest::new(test_table(5000));
+            let mut tree = Tree::default();
+            for idx in 0..5000 {
+                let key = if falling {
+                    5000 - u128::from(idx)
+                } else {
+                    u128::from(idx)
+                };
+                forest.insert(&mut tree, idx, key);
+            }
+            forest.check(&tree).unwrap();
+            // An AVL tree of 5000 elements is at most 1.44 · log2(5002) − 0.33 high.
+            assert!(forest.height(tree.root) <= 17);
+            for idx in 0..4990 {
+                assert!(forest.remove(&mut tree, idx));
+            }
+            forest.check(&tree).unwrap();
+            assert!(forest.height(tree.root) <= 4);
+        }
     }
 }
