@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 #![cfg(unix)]
 
+mod bursts;
 mod clock;
 mod message;
 mod options;

@@ -13,10 +13,11 @@ use homa_proto::{
 use mio::event::Source;
 use mio::{Interest, Registry, Token};
 
+use crate::bursts::{Bursts, Verdict};
 use crate::clock::{Clock, WakeLatency};
 use crate::message::{Message, Pool, Returns};
 use crate::options::{Options, Wait};
-use crate::stats::Stats;
+use crate::stats::{Feature, Reason, Stats};
 use crate::sys::{Os, Sys};
 use crate::udp::Udp;
 
@@ -108,6 +109,7 @@ pub struct Socket<S: Sys = Os> {
     max_pending: usize,
     /// Events handed out since the last turn.
     handed_out: usize,
+    bursts: Bursts,
 }
 
 /// What a socket is made of.
@@ -160,6 +162,7 @@ impl<S: Sys> Socket<S> {
             pending: VecDeque::new(),
             max_pending: parts.max_pending,
             handed_out: 0,
+            bursts: Bursts::new(),
         };
         socket.tell_backlog(wake_latency.nanos());
         socket
@@ -464,7 +467,20 @@ impl<S: Sys> Socket<S> {
         if self.unsent {
             self.transmit(now)?;
         }
+        self.watch_bursts();
         Ok(())
+    }
+
+    fn watch_bursts(&mut self) {
+        let (lost, stats) = (Feature::Off(Reason::BurstsLost), self.endpoint.stats());
+        if !self.udp.gso.is_on() && self.udp.gso != lost {
+            return;
+        }
+        match self.bursts.observe(stats.data_sent, stats.retransmits_sent) {
+            Some(Verdict::TurnOff) => self.udp.gso = lost,
+            Some(Verdict::TurnOn) => self.udp.gso = Feature::On,
+            None => {}
+        }
     }
 
     fn transmit(&mut self, now: Instant) -> io::Result<()> {

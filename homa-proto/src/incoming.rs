@@ -32,6 +32,8 @@ pub(crate) struct Incoming<B> {
     missing: u32,
     /// The sender may send, or has said that it will send, everything below.
     pub(crate) granted: u32,
+    /// `granted` as the sender has been told it.
+    pub(crate) told: u32,
     /// granted − received as it stands in the books of the grants.
     pub(crate) counted: u32,
     gap_count: u8,
@@ -47,6 +49,7 @@ impl<B> Incoming<B> {
             end: 0,
             missing: 0,
             granted: 0,
+            told: 0,
             counted: 0,
             gap_count: 0,
             gaps: [Range { start: 0, end: 0 }; MAX_GAPS],
@@ -59,6 +62,7 @@ impl<B> Incoming<B> {
         self.end = 0;
         self.missing = 0;
         self.granted = 0;
+        self.told = 0;
         self.counted = 0;
         self.gap_count = 0;
     }

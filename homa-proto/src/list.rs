@@ -40,6 +40,10 @@ impl List {
         (self.head != NIL).then_some(self.head)
     }
 
+    pub(crate) fn last(&self) -> Option<u32> {
+        (self.tail != NIL).then_some(self.tail)
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.len as usize
     }
@@ -117,6 +121,24 @@ impl<T: Linked> Table<'_, T> {
             self[list.tail].link_mut(dim).next = idx;
         }
         list.tail = idx;
+        list.len = list.len.saturating_add(1);
+    }
+
+    /// Prepends `idx` unless it is in a list of this dimension already.
+    pub(crate) fn push_front(&mut self, list: &mut List, dim: usize, idx: u32) {
+        if self.is_listed(dim, idx) {
+            return;
+        }
+        *self[idx].link_mut(dim) = Link {
+            prev: NIL,
+            next: list.head,
+        };
+        if list.head == NIL {
+            list.tail = idx;
+        } else {
+            self[list.head].link_mut(dim).prev = idx;
+        }
+        list.head = idx;
         list.len = list.len.saturating_add(1);
     }
 

@@ -58,6 +58,14 @@ impl<M> Outgoing<M> {
         self.retransmit_count = 0;
     }
 
+    /// Begins a message of `len` bytes, `unscheduled` of which go unasked.
+    pub(crate) fn start(&mut self, len: u32, unscheduled: u32) {
+        self.reset();
+        self.len = len;
+        self.unscheduled = unscheduled;
+        self.granted = unscheduled;
+    }
+
     pub(crate) fn retransmits(&self) -> &[Range] {
         self.retransmits
             .get(..usize::from(self.retransmit_count))

@@ -5,7 +5,7 @@ use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use crate::list::{Link, Linked, List};
 use crate::time::Instant;
 use crate::tree::Tree;
-use crate::wire::AckEntry;
+use crate::wire::{AckEntry, Common};
 
 /// Acknowledgements that wait for data to ride on.
 pub(crate) const MAX_HELD_ACKS: usize = 12;
@@ -81,7 +81,9 @@ pub(crate) mod dim {
     pub(crate) const IDLE: usize = 1;
     /// Acknowledgements wait, oldest first.
     pub(crate) const ACKS: usize = 2;
-    pub(crate) const COUNT: usize = 3;
+    /// Its RPCs are being failed.
+    pub(crate) const FAILING: usize = 3;
+    pub(crate) const COUNT: usize = 4;
 }
 
 /// One entry of the table of peers. Its contents are the endpoint's own.
@@ -113,6 +115,8 @@ pub struct PeerSlot {
     pub(crate) heard: Instant,
     pub(crate) data_heard: Instant,
     pub(crate) cutoffs_sent: Option<Instant>,
+    /// Of the RPC whose packet showed that the peer lacks the cutoffs.
+    pub(crate) cutoffs_common: Common,
     /// When the next RESEND may go to this peer.
     pub(crate) resend_free: Instant,
     pub(crate) acks_since: Instant,
@@ -120,8 +124,12 @@ pub struct PeerSlot {
     pub(crate) ack_local_port: u16,
     ack_count: u8,
     acks: [AckEntry; MAX_HELD_ACKS],
-    /// Every RPC with this peer.
+    /// Slots taken by RPCs with this peer.
+    pub(crate) live: u32,
+    /// The RPCs that fail when the peer does, oldest first.
     pub(crate) rpcs: List,
+    /// RPCs born before this are being failed, a slice at a time.
+    pub(crate) failing_before: u64,
     /// Its messages that wait for grants, in rank order.
     pub(crate) waiting: Tree,
     /// Bytes granted to it and not yet received.
@@ -161,6 +169,11 @@ impl PeerSlot {
             heard: Instant::ZERO,
             data_heard: Instant::ZERO,
             cutoffs_sent: None,
+            cutoffs_common: Common {
+                source_port: 0,
+                dest_port: 0,
+                sender_id: 0,
+            },
             resend_free: Instant::ZERO,
             acks_since: Instant::ZERO,
             ack_local_port: 0,
@@ -169,7 +182,9 @@ impl PeerSlot {
                 client_id: 0,
                 server_port: 0,
             }; MAX_HELD_ACKS],
+            live: 0,
             rpcs: List::EMPTY,
+            failing_before: 0,
             waiting: Tree::EMPTY,
             incoming: 0,
             links: [Link::OUT; dim::COUNT],

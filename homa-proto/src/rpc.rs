@@ -104,7 +104,7 @@ pub(crate) mod dim {
     pub(crate) const CONTROL: usize = 0;
     /// Events to be polled, short messages to be sent, or free slots: never two at once.
     pub(crate) const QUEUE: usize = 1;
-    /// All RPCs of a peer.
+    /// The RPCs of a peer that fail when it does: requests, and messages coming in.
     pub(crate) const PEER: usize = 2;
     /// Messages that need grants, oldest first.
     pub(crate) const OLDEST: usize = 3;
@@ -124,8 +124,14 @@ pub struct RpcSlot<M, B> {
     pub(crate) grant: GrantState,
     /// RESENDs since something was heard of the RPC.
     pub(crate) tries: u8,
-    /// RESENDs since the last DATA packet of the RPC.
+    /// RESENDs since the last DATA packet of the RPC: BUSY does not clear it.
     pub(crate) asks_without_data: u8,
+    /// It holds a place among the RESENDs to its peer, which are spread out in time.
+    pub(crate) has_turn: bool,
+    /// The server has been asked for the response, and may say that it knows of no request.
+    pub(crate) was_asked: bool,
+    /// Its outgoing message waits for grants.
+    pub(crate) is_stalled: bool,
     pub(crate) error: Option<RpcError>,
     pub(crate) grant_priority: u8,
     pub(crate) local_port: u16,
@@ -165,6 +171,9 @@ impl<M, B> RpcSlot<M, B> {
             grant: GrantState::None,
             tries: 0,
             asks_without_data: 0,
+            has_turn: false,
+            was_asked: false,
+            is_stalled: false,
             error: None,
             grant_priority: 0,
             local_port: 0,
@@ -195,6 +204,8 @@ impl<M, B> RpcSlot<M, B> {
         self.grant = GrantState::None;
         self.tries = 0;
         self.asks_without_data = 0;
+        self.has_turn = false;
+        self.was_asked = false;
         self.error = None;
         self.asked = Instant::ZERO;
         self.gap_due = Instant::MAX;
