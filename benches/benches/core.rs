@@ -1,7 +1,7 @@
 //! The core alone: two endpoints joined in memory.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use homa_bench::bench_core::{LARGE, Pair, SMALL, Shape, crowd};
+use homa_bench::bench_core::{LARGE, Order, Pair, SMALL, Shape, crowd};
 
 fn core(c: &mut Criterion) {
     let mut group = c.benchmark_group("core");
@@ -16,12 +16,13 @@ fn core(c: &mut Criterion) {
     };
     bench("rpc_100b", SMALL, Throughput::Elements(1));
     bench("rpc_1mb", LARGE, Throughput::Bytes(LARGE.request as u64));
-    bench("rpc_100b_live_100", crowd(100), Throughput::Elements(1));
-    bench(
-        "rpc_100b_live_100k",
-        crowd(100_000),
-        Throughput::Elements(1),
-    );
+    for (name, live, order) in [
+        ("rpc_100b_live_100", 100, Order::Oldest),
+        ("rpc_100b_live_100k", 100_000, Order::Oldest),
+        ("rpc_100b_live_100k_random", 100_000, Order::Random),
+    ] {
+        bench(name, crowd(live, order), Throughput::Elements(1));
+    }
     group.finish();
 }
 
