@@ -102,7 +102,10 @@ impl Config {
     pub(crate) fn resolve(mut self) -> Result<Self, ConfigError> {
         use ConfigError::Invalid;
         let ensure = |ok: bool, what| if ok { Ok(()) } else { Err(Invalid(what)) };
-        ensure(self.max_payload(true) >= 64, "mtu is too small for a packet")?;
+        ensure(
+            self.max_payload(true) >= 64,
+            "mtu is too small for a packet",
+        )?;
         ensure(
             (1..=wire::MAX_MESSAGE).contains(&self.max_message),
             "max_message must be 1 to 2^31 - 1",
@@ -148,7 +151,9 @@ impl Config {
         let known = self.link_bps > 0 && self.rtt_ns > 0;
         if self.unscheduled_bytes == 0 {
             self.unscheduled_bytes = if known {
-                u32::try_from(in_flight).unwrap_or(u32::MAX).max(packet as u32)
+                u32::try_from(in_flight)
+                    .unwrap_or(u32::MAX)
+                    .max(packet as u32)
             } else {
                 UNKNOWN_UNSCHEDULED
             };

@@ -7,7 +7,7 @@ use crate::storage::Slice;
 
 /// One ended request: 48 bytes.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct EndedEntry {
+pub(crate) struct EndedEntry {
     // IPv4 in its IPv4-mapped form.
     ip: u128,
     id: u64,
@@ -18,6 +18,15 @@ pub struct EndedEntry {
 }
 
 impl EndedEntry {
+    pub(crate) const NONE: Self = Self {
+        ip: 0,
+        id: 0,
+        at_ns: 0,
+        tag: 0,
+        scope: 0,
+        port: 0,
+    };
+
     /// An entry's key: the client's address (flow labels are no part of it) and id.
     fn new(addr: SocketAddr, id: u64) -> Self {
         let (ip, scope) = match addr {

@@ -195,7 +195,7 @@ pub struct Endpoint<'a, M, S: BufferSource> {
     port_count: usize,
     next_id: u64,
     births: u64,
-    free_rpcs: List,
+    pub(crate) free_rpcs: List,
     free_peers: List,
     /// Peers without RPCs, least recently used first.
     pub(crate) idle_peers: List,
@@ -417,8 +417,7 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
         rpc.cookie = options.cookie;
         rpc.deadline = options.deadline.unwrap_or(Instant::MAX);
         rpc.heard = now;
-        self.rpcs
-            .push_back(&mut self.peers[p].rpcs, dim::PEER, idx);
+        self.rpcs.push_back(&mut self.peers[p].rpcs, dim::PEER, idx);
         if options.deadline.is_some() {
             self.arm(idx);
         }
@@ -503,7 +502,6 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
                 slot.state = State::ServerInService;
                 let port = slot.local_port;
                 let message = slot.inc.buffer.take()?;
-                self.hand_out(&message);
                 Some(Event::Request {
                     rpc: id,
                     from: peer,
@@ -515,7 +513,6 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
                 let cookie = slot.cookie;
                 let request = slot.out.message.take()?;
                 let message = slot.inc.buffer.take()?;
-                self.hand_out(&message);
                 Some(Event::Response {
                     rpc: id,
                     cookie,
@@ -538,13 +535,6 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
                 response: slot.out.message.take()?,
             }),
             _ => None,
-        }
-    }
-
-    fn hand_out(&mut self, message: &S::Buffer) {
-        self.source.handed_out(message);
-        if self.grants.first_awaiting_buffer().is_some() {
-            self.serve_waiters(self.now);
         }
     }
 
@@ -730,7 +720,9 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         let p = match self.peers.pop_front(&mut self.free_peers, peer::dim::IDLE) {
             Some(p) => p,
             None => {
-                let p = self.peers.pop_front(&mut self.idle_peers, peer::dim::IDLE)?;
+                let p = self
+                    .peers
+                    .pop_front(&mut self.idle_peers, peer::dim::IDLE)?;
                 self.forget_peer(p);
                 p
             }

@@ -9,7 +9,7 @@ use crate::list::{List, Table};
 use crate::peer::{Candidate, PeerSlot};
 use crate::priority::Priorities;
 use crate::rpc::{GrantState, Pending, RpcSlot, dim};
-use crate::stats::Stats;
+use crate::stats::{Stats, count};
 use crate::storage::NIL;
 use crate::tree::{Forest, Tree};
 
@@ -127,6 +127,24 @@ impl<'a> Grants<'a> {
             active.sort_unstable_by_key(|&idx| rank(&rpcs[idx]));
         }
         self.dirty = false;
+        loop {
+            self.grant_active(rpcs, peers, priorities, control, stats);
+            // Each turn uses up credit that only grants bring: this ends.
+            if !self.grant_oldest(rpcs, peers, control, stats) {
+                return;
+            }
+        }
+    }
+
+    /// Grants every active message its window, the best first, as long as there is headroom.
+    fn grant_active<M, B>(
+        &mut self,
+        rpcs: &mut Table<'_, RpcSlot<M, B>>,
+        peers: &mut Table<'_, PeerSlot>,
+        priorities: &Priorities,
+        control: &mut List,
+        stats: &mut Stats,
+    ) {
         self.fill(rpcs, peers);
         let mut at = 0;
         while let Some(&idx) = self.active().get(at) {
@@ -139,7 +157,7 @@ impl<'a> Grants<'a> {
             let room = self.max_incoming.saturating_sub(self.total);
             let give = want.min(room);
             if give < want {
-                stats.grants_short_of_headroom = stats.grants_short_of_headroom.wrapping_add(1);
+                count(&mut stats.grants_short_of_headroom);
             }
             if give == 0 {
                 at = at.saturating_add(1);
@@ -155,7 +173,6 @@ impl<'a> Grants<'a> {
                 at = 0;
             }
         }
-        self.grant_oldest(rpcs, peers, control, stats);
     }
 
     /// Bytes granted ahead to each active message: dynamic thresholds with alpha = 1.
@@ -167,46 +184,47 @@ impl<'a> Grants<'a> {
         self.max_incoming.checked_div(parts).unwrap_or(0).max(1)
     }
 
-    /// A share of all grants goes to the message that has needed them longest.
+    /// A share of all grants goes to the message that has needed them longest. `true`: it got one.
     fn grant_oldest<M, B>(
         &mut self,
         rpcs: &mut Table<'_, RpcSlot<M, B>>,
         peers: &mut Table<'_, PeerSlot>,
         control: &mut List,
         stats: &mut Stats,
-    ) {
+    ) -> bool {
         let price = self.fifo_increment.saturating_mul(1000);
-        while self.fifo_credit >= price {
-            let mut next = self.oldest.first();
-            for _ in 0..MAX_FIFO_WALK {
-                match next {
-                    Some(idx) if peers[rpcs[idx].peer].is_silent => {
-                        next = rpcs.next(dim::OLDEST, idx);
-                    }
-                    _ => break,
-                }
-            }
-            let Some(idx) = next.filter(|&idx| !peers[rpcs[idx].peer].is_silent) else {
-                return;
-            };
-            let limit = self
-                .window()
-                .saturating_add(self.fifo_increment.saturating_mul(2));
-            let rpc = &rpcs[idx];
-            let left = u64::from(rpc.inc.len.saturating_sub(rpc.inc.granted));
-            let give = self
-                .fifo_increment
-                .min(left)
-                .min(self.hard_limit.saturating_sub(self.total));
-            if u64::from(rpc.inc.outstanding()) >= limit || give == 0 {
-                return;
-            }
-            self.fifo_credit = self.fifo_credit.saturating_sub(price);
-            stats.fifo_grants = stats.fifo_grants.wrapping_add(1);
-            let priority = self.fifo_priority;
-            self.issue(rpcs, peers, idx, give, priority, control, stats);
-            self.fill(rpcs, peers);
+        if self.fifo_credit < price {
+            return false;
         }
+        let mut next = self.oldest.first();
+        for _ in 0..MAX_FIFO_WALK {
+            match next {
+                Some(idx) if peers[rpcs[idx].peer].is_silent => {
+                    next = rpcs.next(dim::OLDEST, idx);
+                }
+                _ => break,
+            }
+        }
+        let Some(idx) = next.filter(|&idx| !peers[rpcs[idx].peer].is_silent) else {
+            return false;
+        };
+        let limit = self
+            .window()
+            .saturating_add(self.fifo_increment.saturating_mul(2));
+        let rpc = &rpcs[idx];
+        let left = u64::from(rpc.inc.len.saturating_sub(rpc.inc.granted));
+        let give = self
+            .fifo_increment
+            .min(left)
+            .min(self.hard_limit.saturating_sub(self.total));
+        if u64::from(rpc.inc.outstanding()) >= limit || give == 0 {
+            return false;
+        }
+        self.fifo_credit = self.fifo_credit.saturating_sub(price);
+        count(&mut stats.fifo_grants);
+        let priority = self.fifo_priority;
+        self.issue(rpcs, peers, idx, give, priority, control, stats);
+        true
     }
 
     /// Grants `give` more bytes: into the books at once, onto the wire when control packets are
@@ -238,11 +256,7 @@ impl<'a> Grants<'a> {
     }
 
     /// Fills the places of active messages, and lets a better one pre-empt the worst.
-    fn fill<M, B>(
-        &mut self,
-        rpcs: &mut Table<'_, RpcSlot<M, B>>,
-        peers: &mut Table<'_, PeerSlot>,
-    ) {
+    fn fill<M, B>(&mut self, rpcs: &mut Table<'_, RpcSlot<M, B>>, peers: &mut Table<'_, PeerSlot>) {
         loop {
             let best = |tree: &Tree| {
                 let peer = self.candidates.first(tree)?;
@@ -649,8 +663,7 @@ impl<'a> Grants<'a> {
     /// left every active message is granted its window.
     #[cfg(any(test, feature = "check"))]
     fn check_decided<M, B>(&self, rpcs: &Table<'_, RpcSlot<M, B>>) -> Result<(), &'static str> {
-        if self.active_count < self.max_active
-            && !(self.fresh.is_empty() && self.second.is_empty())
+        if self.active_count < self.max_active && !(self.fresh.is_empty() && self.second.is_empty())
         {
             return Err("grants: a place is empty while a message waits");
         }

@@ -36,9 +36,48 @@ pub(crate) struct Incoming<B> {
     pub(crate) told: u32,
     /// granted − received as it stands in the books of the grants.
     pub(crate) counted: u32,
-    gap_count: u8,
-    /// Holes below `end`, in ascending order, disjoint, not touching.
-    gaps: [Range; MAX_GAPS],
+    /// Holes below `end`.
+    holes: Gaps,
+}
+
+/// Holes in ascending order, disjoint, not touching.
+#[derive(Clone, Copy, Debug)]
+struct Gaps {
+    count: u8,
+    ranges: [Range; MAX_GAPS],
+}
+
+impl Gaps {
+    fn as_slice(&self) -> &[Range] {
+        self.ranges.get(..usize::from(self.count)).unwrap_or(&[])
+    }
+
+    fn is_full(&self) -> bool {
+        usize::from(self.count) >= MAX_GAPS
+    }
+
+    fn set(&mut self, at: usize, gap: Range) {
+        if let Some(slot) = self.ranges.get_mut(at) {
+            *slot = gap;
+        }
+    }
+
+    fn insert(&mut self, at: usize, gap: Range) {
+        let count = usize::from(self.count);
+        if count < MAX_GAPS && at <= count {
+            self.ranges.copy_within(at..count, at.saturating_add(1));
+            self.set(at, gap);
+            self.count = self.count.saturating_add(1);
+        }
+    }
+
+    fn remove(&mut self, at: usize) {
+        let count = usize::from(self.count);
+        if at < count {
+            self.ranges.copy_within(at.saturating_add(1)..count, at);
+            self.count = self.count.saturating_sub(1);
+        }
+    }
 }
 
 impl<B> Incoming<B> {
@@ -51,12 +90,14 @@ impl<B> Incoming<B> {
             granted: 0,
             told: 0,
             counted: 0,
-            gap_count: 0,
-            gaps: [Range { start: 0, end: 0 }; MAX_GAPS],
+            holes: Gaps {
+                count: 0,
+                ranges: [Range { start: 0, end: 0 }; MAX_GAPS],
+            },
         }
     }
 
-    /// Ready for another message. The gaps need no clearing: `gap_count` says which are live.
+    /// Ready for another message. The holes need no clearing: their count says which are live.
     pub(crate) fn reset(&mut self) {
         self.len = 0;
         self.end = 0;
@@ -64,7 +105,7 @@ impl<B> Incoming<B> {
         self.granted = 0;
         self.told = 0;
         self.counted = 0;
-        self.gap_count = 0;
+        self.holes.count = 0;
     }
 
     /// Bytes that have arrived.
@@ -92,9 +133,7 @@ impl<B> Incoming<B> {
     }
 
     pub(crate) fn gaps(&self) -> &[Range] {
-        self.gaps
-            .get(..usize::from(self.gap_count))
-            .unwrap_or(&[])
+        self.holes.as_slice()
     }
 
     /// The first hole that has bytes at or above `from` and below `below`, clipped to these; the
@@ -134,15 +173,14 @@ impl<B: AsMut<[u8]>> Incoming<B> {
             }
             // The path of everything that comes in order.
             if offset > self.end {
-                let count = usize::from(self.gap_count);
-                let Some(gap) = self.gaps.get_mut(count) else {
+                if self.holes.is_full() {
                     return Err(Drop::TooManyGaps);
-                };
-                *gap = Range {
+                }
+                let gap = Range {
                     start: self.end,
                     end: offset,
                 };
-                self.gap_count = self.gap_count.saturating_add(1);
+                self.holes.insert(usize::from(self.holes.count), gap);
                 self.missing = self.missing.saturating_add(offset.saturating_sub(self.end));
             }
             copy(buffer, offset, data);
@@ -167,8 +205,7 @@ impl<B: AsMut<[u8]>> Incoming<B> {
         let mut fresh = false;
         let mut refused = false;
         let mut at = 0;
-        while at < usize::from(self.gap_count) {
-            let Some(&gap) = self.gaps.get(at) else { break };
+        while let Some(&gap) = self.holes.as_slice().get(at) {
             if gap.start >= stop {
                 break;
             }
@@ -190,24 +227,24 @@ impl<B: AsMut<[u8]>> Incoming<B> {
             };
             match (left.len() > 0, right.len() > 0) {
                 (true, true) => {
-                    if usize::from(self.gap_count) == MAX_GAPS {
+                    if self.holes.is_full() {
                         // Splitting would need one more: leave the hole whole.
                         refused = true;
                         break;
                     }
-                    self.insert_gap(at.saturating_add(1), right);
-                    self.set_gap(at, left);
+                    self.holes.insert(at.saturating_add(1), right);
+                    self.holes.set(at, left);
                     at = at.saturating_add(2);
                 }
                 (true, false) => {
-                    self.set_gap(at, left);
+                    self.holes.set(at, left);
                     at = at.saturating_add(1);
                 }
                 (false, true) => {
-                    self.set_gap(at, right);
+                    self.holes.set(at, right);
                     at = at.saturating_add(1);
                 }
-                (false, false) => self.remove_gap(at),
+                (false, false) => self.holes.remove(at),
             }
             self.missing = self.missing.saturating_sub(hit.len());
             copy(buffer, hit.start, part(hit));
@@ -230,32 +267,9 @@ impl<B: AsMut<[u8]>> Incoming<B> {
     }
 }
 
+#[cfg(any(test, feature = "check"))]
 impl<B> Incoming<B> {
-    fn set_gap(&mut self, at: usize, gap: Range) {
-        if let Some(slot) = self.gaps.get_mut(at) {
-            *slot = gap;
-        }
-    }
-
-    fn insert_gap(&mut self, at: usize, gap: Range) {
-        let count = usize::from(self.gap_count);
-        if count < MAX_GAPS && at <= count {
-            self.gaps.copy_within(at..count, at.saturating_add(1));
-            self.set_gap(at, gap);
-            self.gap_count = self.gap_count.saturating_add(1);
-        }
-    }
-
-    fn remove_gap(&mut self, at: usize) {
-        let count = usize::from(self.gap_count);
-        if at < count {
-            self.gaps.copy_within(at.saturating_add(1)..count, at);
-            self.gap_count = self.gap_count.saturating_sub(1);
-        }
-    }
-
     /// Recomputes the books.
-    #[cfg(any(test, feature = "check"))]
     pub(crate) fn check(&self) -> Result<(), &'static str> {
         let mut last = None;
         let mut missing = 0u32;
@@ -301,7 +315,9 @@ mod tests {
     }
 
     fn next(state: &mut u64) -> u64 {
-        *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        *state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
         *state >> 33
     }
 

@@ -4,15 +4,19 @@ use crate::storage::{NIL, Slice};
 
 /// One place of a hash index: 8 bytes.
 #[derive(Clone, Copy, Debug)]
-pub struct Bucket {
+pub(crate) struct Bucket {
     tag: u32,
     // `NIL`: empty.
     idx: u32,
 }
 
+impl Bucket {
+    pub(crate) const EMPTY: Self = Self { tag: 0, idx: NIL };
+}
+
 impl Default for Bucket {
     fn default() -> Self {
-        Self { tag: 0, idx: NIL }
+        Self::EMPTY
     }
 }
 

@@ -9,22 +9,31 @@ extern crate std;
 
 mod addr;
 mod buffer;
+#[cfg(any(test, feature = "check"))]
+mod check;
+mod client;
 mod config;
-#[allow(dead_code, unreachable_pub)]
 mod ended;
 mod endpoint;
 mod error;
-#[allow(dead_code)]
+mod grant;
 mod hash;
-#[allow(dead_code, unreachable_pub)]
+mod incoming;
 mod index;
+mod list;
+mod outgoing;
+mod pacer;
+mod peer;
+mod priority;
+mod receive;
+mod recovery;
+mod rpc;
+mod server;
 mod stats;
-#[allow(dead_code, unreachable_pub)]
 mod storage;
 mod time;
-#[allow(dead_code, unreachable_pub)]
 mod timer;
-#[allow(dead_code, unreachable_pub)]
+mod transmit;
 mod tree;
 pub mod wire;
 
@@ -36,5 +45,5 @@ pub use config::{Carrier, Config};
 pub use endpoint::{Endpoint, Event, RequestOptions, RpcId, TimeoutReason, Transmit};
 pub use error::{ConfigError, Drop, PortError, RpcError, SendError, SendErrorKind};
 pub use stats::Stats;
-pub use storage::{Limits, Storage};
+pub use storage::{FixedStorage, Limits, Storage};
 pub use time::Instant;

@@ -254,7 +254,10 @@ impl<'a> SendQueue<'a> {
         if self.by_birth.first(&self.fifo) == Some(idx) {
             self.fifo_credit = self.fifo_credit.saturating_sub(bytes.saturating_mul(1000));
         } else {
-            self.fifo_credit = self.fifo_credit.saturating_add(share).min(self.turn.saturating_mul(2));
+            self.fifo_credit = self
+                .fifo_credit
+                .saturating_add(share)
+                .min(self.turn.saturating_mul(2));
         }
     }
 
@@ -270,10 +273,7 @@ impl<'a> SendQueue<'a> {
 
     /// Recomputes membership and order.
     #[cfg(any(test, feature = "check"))]
-    pub(crate) fn check<M, B>(
-        &self,
-        rpcs: &Table<'_, RpcSlot<M, B>>,
-    ) -> Result<(), &'static str> {
+    pub(crate) fn check<M, B>(&self, rpcs: &Table<'_, RpcSlot<M, B>>) -> Result<(), &'static str> {
         let mut best: Option<(u64, u64)> = None;
         let mut count = 0;
         for (idx, rpc) in rpcs.iter().enumerate() {
@@ -320,7 +320,13 @@ mod tests {
     fn a_boundary_falls_at_the_unscheduled_length() {
         let mut out = sending(5000, 2000, 3000);
         let piece = out.next_piece().unwrap();
-        assert_eq!(piece.range, Range { start: 0, end: 2000 });
+        assert_eq!(
+            piece.range,
+            Range {
+                start: 0,
+                end: 2000
+            }
+        );
         out.advance(piece, 2000);
         let piece = out.next_piece().unwrap();
         assert_eq!(

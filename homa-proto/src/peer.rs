@@ -87,7 +87,7 @@ pub(crate) mod dim {
 }
 
 /// One entry of the table of peers. Its contents are the endpoint's own.
-pub struct PeerSlot {
+pub(crate) struct PeerSlot {
     /// Canonical: never IPv4-mapped.
     pub(crate) addr: SocketAddr,
     pub(crate) addr_hash: u64,
@@ -140,7 +140,7 @@ pub struct PeerSlot {
 impl PeerSlot {
     /// A free slot.
     #[must_use]
-    pub const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self {
             addr: SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0),
             addr_hash: 0,

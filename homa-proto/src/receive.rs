@@ -9,7 +9,7 @@ use crate::endpoint::{Endpoint, canonical};
 use crate::error::Drop;
 use crate::incoming::Range;
 use crate::list::Table;
-use crate::peer::{self, PeerSlot};
+use crate::peer;
 use crate::rpc::{GrantState, Pending, RpcSlot, State, dim};
 use crate::stats::count;
 use crate::time::Instant;
@@ -78,7 +78,13 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             (View::Data(data), _, _) => self.on_data(now, from, local, p, idx, &data),
             (View::Grant(grant), Some(_), Some(idx)) => {
                 count(&mut self.stats.grants_received);
-                self.on_grant(now, idx, grant.offset(), grant.priority(), grant.resend_all())
+                self.on_grant(
+                    now,
+                    idx,
+                    grant.offset(),
+                    grant.priority(),
+                    grant.resend_all(),
+                )
             }
             (View::Resend(resend), _, Some(idx)) => {
                 count(&mut self.stats.resends_received);
@@ -255,12 +261,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     }
 
     /// The first packet of a message tells its length: the books open, a buffer is asked for.
-    fn begin_incoming(
-        &mut self,
-        now: Instant,
-        idx: u32,
-        data: &DataView<'_>,
-    ) -> Result<(), Drop> {
+    fn begin_incoming(&mut self, now: Instant, idx: u32, data: &DataView<'_>) -> Result<(), Drop> {
         let len = data.message_len();
         if len as usize > self.source.max_len() {
             self.refuse_incoming(idx);
@@ -305,7 +306,14 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             let granted = self.rpcs[idx].inc.granted;
             if granted > 0 {
                 count(&mut self.stats.resends_for_buffer);
-                self.ask_for(now, idx, Range { start: 0, end: granted });
+                self.ask_for(
+                    now,
+                    idx,
+                    Range {
+                        start: 0,
+                        end: granted,
+                    },
+                );
             }
             self.arm(idx);
         }
@@ -443,9 +451,8 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             count(&mut self.stats.retransmits_refused);
         }
         self.requeue(now, idx);
-        let goes_now = self.rpcs[idx].out.is_sendable()
-            && self.queue.is_next(idx)
-            && self.pacer.is_ready(now);
+        let goes_now =
+            self.rpcs[idx].out.is_sendable() && self.queue.is_next(idx) && self.pacer.is_ready(now);
         if !goes_now {
             self.respond(idx, Pending::BUSY);
         }
@@ -529,4 +536,3 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
 fn rpcs_is_short_queued<M, B>(rpcs: &Table<'_, RpcSlot<M, B>>, idx: u32) -> bool {
     rpcs[idx].state.sends() && rpcs.is_listed(dim::QUEUE, idx)
 }
-

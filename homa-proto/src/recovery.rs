@@ -77,7 +77,9 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         let Some(due) = self.next_due(idx) else {
             return;
         };
-        let due = due.as_nanos();
+        // What is overdue already is looked at next, not now: the time-out after this call is
+        // later than `now`, whatever happens.
+        let due = due.max(self.now.after(1)).as_nanos();
         if self.timers.armed(idx).is_none_or(|armed| armed > due) {
             self.timers.set(idx, due);
         }
@@ -456,8 +458,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             .min(len);
         rpc.out.start(len, unscheduled);
         if unscheduled == len && len as usize <= payload {
-            self.rpcs
-                .push_back(&mut self.queue.short, dim::QUEUE, idx);
+            self.rpcs.push_back(&mut self.queue.short, dim::QUEUE, idx);
             return;
         }
         self.requeue(now, idx);

@@ -114,7 +114,7 @@ pub(crate) mod dim {
 }
 
 /// One entry of the table of RPCs. Its contents are the endpoint's own.
-pub struct RpcSlot<M, B> {
+pub(crate) struct RpcSlot<M, B> {
     /// The id as this end knows it: even at the client, odd at the server.
     pub(crate) id: u64,
     pub(crate) peer: u32,
@@ -161,7 +161,7 @@ pub struct RpcSlot<M, B> {
 impl<M, B> RpcSlot<M, B> {
     /// A free slot.
     #[must_use]
-    pub const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self {
             id: 0,
             peer: 0,

@@ -5,9 +5,9 @@ use alloc::boxed::Box;
 use core::ops::{Deref, DerefMut};
 
 use crate::ended::EndedEntry;
+use crate::index::Bucket;
 #[cfg(feature = "alloc")]
 use crate::index::buckets_for;
-use crate::index::Bucket;
 use crate::peer::PeerSlot;
 use crate::rpc::RpcSlot;
 use crate::timer::TimerNode;
@@ -18,7 +18,7 @@ pub(crate) const NIL: u32 = u32::MAX;
 
 /// A table of fixed length: lent by the caller, or boxed once.
 #[derive(Debug)]
-pub enum Slice<'a, T> {
+pub(crate) enum Slice<'a, T> {
     /// The caller's memory.
     Borrowed(&'a mut [T]),
     /// Memory from the heap, allocated once.
@@ -30,7 +30,7 @@ pub enum Slice<'a, T> {
 impl<T> Slice<'_, T> {
     /// A table of `len` elements on the heap, each made by `element`.
     #[must_use]
-    pub fn boxed(len: usize, element: impl FnMut() -> T) -> Self {
+    pub(crate) fn boxed(len: usize, element: impl FnMut() -> T) -> Self {
         Self::Boxed(core::iter::repeat_with(element).take(len).collect())
     }
 }

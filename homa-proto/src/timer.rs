@@ -20,7 +20,7 @@ const MAX_SEARCH: usize = 8;
 
 /// The timer of one table index.
 #[derive(Clone, Copy, Debug)]
-pub struct TimerNode {
+pub(crate) struct TimerNode {
     at_ns: u64,
     next: u32,
     previous: u32,
@@ -28,14 +28,18 @@ pub struct TimerNode {
     list: u16,
 }
 
+impl TimerNode {
+    pub(crate) const IDLE: Self = Self {
+        at_ns: 0,
+        next: NIL,
+        previous: NIL,
+        list: IDLE,
+    };
+}
+
 impl Default for TimerNode {
     fn default() -> Self {
-        Self {
-            at_ns: 0,
-            next: NIL,
-            previous: NIL,
-            list: IDLE,
-        }
+        Self::IDLE
     }
 }
 
@@ -106,6 +110,7 @@ impl<'a> Wheel<'a> {
     }
 
     /// Armed timers.
+    #[cfg(any(test, feature = "check"))]
     pub(crate) const fn len(&self) -> usize {
         self.len
     }

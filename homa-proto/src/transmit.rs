@@ -114,6 +114,10 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         if buffer.len() < usize::from(self.config.mtu) {
             return None;
         }
+        // Buffers may have come free without this endpoint being told.
+        if self.grants.first_awaiting_buffer().is_some() {
+            self.serve_waiters(now);
+        }
         if self.grants.needs_decision() {
             self.grants.decide(
                 &mut self.rpcs,
@@ -328,14 +332,10 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             return None;
         };
         let mut acks = Acks::new();
-        while !acks.is_full() {
-            match peer.pop_ack() {
-                Some(entry) => {
-                    acks.push(entry);
-                }
-                None => break,
-            }
-        }
+        while !acks.is_full()
+            && let Some(entry) = peer.pop_ack()
+            && acks.push(entry)
+        {}
         let common = Common {
             source_port: peer.ack_local_port,
             dest_port: first.server_port,
@@ -388,15 +388,11 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         let place = buffer.get_mut(..len)?;
         let header = self.data_header(idx, range.start, retransmit);
         header.emit(place)?;
-        let data = self.rpcs[idx]
-            .out
-            .message
-            .as_ref()
-            .and_then(|message| {
-                message
-                    .as_ref()
-                    .get(range.start as usize..range.end as usize)
-            });
+        let data = self.rpcs[idx].out.message.as_ref().and_then(|message| {
+            message
+                .as_ref()
+                .get(range.start as usize..range.end as usize)
+        });
         // A message that gets shorter while it is sent is the caller's mistake: zeros go out.
         match (data, place.get_mut(DATA_LEN..)) {
             (Some(data), Some(body)) => body.copy_from_slice(data),
@@ -438,8 +434,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             };
             let place = buffer.get_mut(len..)?;
             self.write_packet(idx, range, false, place)?;
-            self.rpcs
-                .unlink(&mut self.queue.short, dim::QUEUE, idx);
+            self.rpcs.unlink(&mut self.queue.short, dim::QUEUE, idx);
             self.rpcs[idx].out.sent = message_len;
             self.all_sent(now, idx);
             len = len.saturating_add(this);
@@ -485,7 +480,9 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         let (mut len, mut segment, mut packets, mut wire) = (0usize, 0usize, 0usize, 0u64);
         while let Some(piece) = self.rpcs[idx].out.next_piece() {
             let start = piece.range.start;
-            let take = u32::try_from(payload).unwrap_or(u32::MAX).min(piece.range.len());
+            let take = u32::try_from(payload)
+                .unwrap_or(u32::MAX)
+                .min(piece.range.len());
             let this = DATA_LEN.saturating_add(take as usize);
             let fits = this <= segment
                 && piece.retransmit == first.retransmit
@@ -514,10 +511,10 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             }
         }
         self.queue.charge(idx, len as u64);
-        self.requeue(now, idx);
         if self.rpcs[idx].out.all_allowed_sent() {
             self.all_sent(now, idx);
         }
+        self.requeue(now, idx);
         Some(self.batch(p, priority, len, segment))
     }
 }

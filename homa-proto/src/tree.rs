@@ -4,7 +4,7 @@ use crate::storage::{NIL, Slice};
 
 /// The links of one table index.
 #[derive(Clone, Copy, Debug)]
-pub struct Node {
+pub(crate) struct Node {
     key: u128,
     left: u32,
     right: u32,
@@ -13,15 +13,19 @@ pub struct Node {
     height: u8,
 }
 
+impl Node {
+    pub(crate) const OUT: Self = Self {
+        key: 0,
+        left: NIL,
+        right: NIL,
+        parent: NIL,
+        height: 0,
+    };
+}
+
 impl Default for Node {
     fn default() -> Self {
-        Self {
-            key: 0,
-            left: NIL,
-            right: NIL,
-            parent: NIL,
-            height: 0,
-        }
+        Self::OUT
     }
 }
 
