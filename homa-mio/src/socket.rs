@@ -13,7 +13,7 @@ use homa_proto::{
 use mio::event::Source;
 use mio::{Interest, Registry, Token};
 
-use crate::bursts::{Bursts, Verdict};
+use crate::bursts::{Bursts, Sent, Verdict};
 use crate::clock::{Clock, WakeLatency};
 use crate::message::{Message, Pool, Returns};
 use crate::options::{Options, Wait};
@@ -476,7 +476,12 @@ impl<S: Sys> Socket<S> {
         if !self.udp.gso.is_on() && self.udp.gso != lost {
             return;
         }
-        match self.bursts.observe(stats.data_sent, stats.retransmits_sent) {
+        let sent = Sent {
+            data: stats.data_sent,
+            again: stats.retransmits_sent,
+            resends: stats.resends_received.wrapping_add(stats.unknowns_received),
+        };
+        match self.bursts.observe(sent) {
             Some(Verdict::TurnOff) => self.udp.gso = lost,
             Some(Verdict::TurnOn) => self.udp.gso = Feature::On,
             None => {}

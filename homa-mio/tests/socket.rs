@@ -458,6 +458,13 @@ impl Plan for Trouble {
     }
 }
 
+/// Whatever `client` has sent has reached `server`. (RESENDs prove no loss: on a busy host they
+/// come because a thread did not get to run.)
+fn assert_nothing_lost(client: &homa_mio::Stats, server: &homa_mio::Stats) {
+    assert_eq!((client.io.not_sent, server.io.not_sent), (0, 0));
+    assert_eq!(client.io.datagrams_sent, server.io.datagrams_received);
+}
+
 /// Calls a server, both in trouble, and returns what they have to say about it.
 fn troubled(trouble: Trouble, sizes: &[usize]) -> (homa_mio::Stats, homa_mio::Stats) {
     let server = Echo::start_with("127.0.0.1:0", Socket::builder(), Faulty::new(trouble));
@@ -491,9 +498,9 @@ fn without_gso_rpcs_go_on_and_nothing_is_lost() {
         let (client, server) = troubled(trouble, SIZES);
         for stats in [client, server] {
             assert_eq!(stats.gso, Feature::Off(Reason::Refused(code)));
-            assert_eq!((stats.io.not_sent, stats.io.joined_sent), (0, 0));
-            assert_eq!(stats.core.retransmits_sent, 0);
+            assert_eq!(stats.io.joined_sent, 0);
         }
+        assert_nothing_lost(&client, &server);
     }
 }
 
@@ -508,8 +515,8 @@ fn without_priorities_rpcs_go_on_and_nothing_is_lost() {
         for stats in [client, server] {
             assert_eq!(stats.priorities, Feature::Off(Reason::Refused(code)));
             assert!(stats.gso.is_on());
-            assert_eq!((stats.io.not_sent, stats.core.retransmits_sent), (0, 0));
         }
+        assert_nothing_lost(&client, &server);
     }
 }
 
@@ -539,9 +546,9 @@ fn a_busy_system_costs_time_and_no_data() {
     };
     let (client, server) = troubled(trouble, SIZES);
     for stats in [client, server] {
-        assert_eq!((stats.io.not_sent, stats.core.retransmits_sent), (0, 0));
         assert!(stats.io.interrupted > 0);
     }
+    assert_nothing_lost(&client, &server);
     let io = client.io;
     assert!(io.would_block > 0 && io.no_buffers > 0, "{io:?}");
 }
@@ -558,8 +565,8 @@ fn errors_about_others_are_survived() {
         receive: Some(libc::ECONNREFUSED),
         ..Trouble::default()
     };
-    let (client, _) = troubled(trouble, SIZES);
-    assert_eq!((client.io.not_sent, client.core.retransmits_sent), (0, 0));
+    let (client, server) = troubled(trouble, SIZES);
+    assert_nothing_lost(&client, &server);
     assert!(client.io.unreachable > 0 && client.io.too_long > 0);
     assert!(client.gso.is_on() && client.priorities.is_on());
 }

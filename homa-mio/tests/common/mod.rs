@@ -45,8 +45,9 @@ impl Echo {
         }
     }
 
-    /// Ends the server, as if it were killed.
+    /// Ends the server, as if it were killed, once it has read what was sent to it.
     pub fn stop(mut self) -> Stats {
+        std::thread::sleep(Duration::from_millis(100));
         self.stop.store(true, Ordering::Relaxed);
         self.thread.take().unwrap().join().unwrap()
     }
