@@ -1,8 +1,8 @@
 //! The TCP rival: one connection, frames of `length, id, body`, never blocking, never sleeping.
 //!
 //! Set to be fast: `TCP_NODELAY`; many frames in one write and one read; a large message read
-//! straight into its own memory; buffers reused. Socket buffers are left
-//! to the kernel, which sizes them by what the connection needs.
+//! straight into its own memory; buffers reused. Socket buffers are left to the kernel, which sizes
+//! them by what the connection needs.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, Read, Write};
