@@ -1,5 +1,5 @@
 //! Endpoints joined in memory, with loss, duplication, reordering, delay and corruption by seed.
-#![allow(dead_code)]
+#![allow(dead_code, unreachable_pub, reason = "each test uses a part")]
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
