@@ -151,7 +151,8 @@ impl Config {
         if self.nic_backlog_ns == 0 {
             self.nic_backlog_ns = 5_000;
         }
-        let in_flight = u128::from(self.link_bps) * u128::from(self.rtt_ns) / 8_000_000_000;
+        let in_flight =
+            u128::from(self.link_bps).saturating_mul(u128::from(self.rtt_ns)) / 8_000_000_000;
         let known = self.link_bps > 0 && self.rtt_ns > 0;
         if self.unscheduled_bytes == 0 {
             self.unscheduled_bytes = if known {

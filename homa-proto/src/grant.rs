@@ -579,6 +579,10 @@ impl<'a> Grants<'a> {
 
     /// Recomputes all books from scratch.
     #[cfg(any(test, feature = "check"))]
+    #[allow(
+        clippy::arithmetic_side_effects,
+        reason = "checks never run in production"
+    )]
     pub(crate) fn check<M, B>(
         &self,
         rpcs: &Table<'_, RpcSlot<M, B>>,
@@ -637,8 +641,8 @@ impl<'a> Grants<'a> {
         if needing != self.oldest.len() || no_buffer != self.no_buffer.len() {
             return Err("grants: a message is missing from a list");
         }
-        let by_rank = |pair: &[u32]| rank(&rpcs[pair[0]]) < rank(&rpcs[pair[1]]);
-        if !self.touched_any() && !self.active().windows(2).all(by_rank) {
+        let by_rank = |a: &u32, b: &u32| rank(&rpcs[*a]) < rank(&rpcs[*b]);
+        if !self.touched_any() && !self.active().is_sorted_by(by_rank) {
             return Err("grants: active messages are out of order");
         }
         for (p, peer) in peers.iter().enumerate() {
@@ -673,6 +677,10 @@ impl<'a> Grants<'a> {
     /// After a decision: no place is empty while somebody may fill it, and while headroom is
     /// left every active message is granted its window.
     #[cfg(any(test, feature = "check"))]
+    #[allow(
+        clippy::arithmetic_side_effects,
+        reason = "checks never run in production"
+    )]
     fn check_decided<M, B>(&self, rpcs: &Table<'_, RpcSlot<M, B>>) -> Result<(), &'static str> {
         if self.active_count < self.max_active && !(self.fresh.is_empty() && self.second.is_empty())
         {
