@@ -215,6 +215,8 @@ pub struct Endpoint<'a, M, S: BufferSource> {
     pub(crate) more_work: bool,
     /// `handle_timeout` came late: until then silence is not held against anybody.
     pub(crate) grace_until: Instant,
+    /// No such leniency again before then.
+    pub(crate) next_grace: Instant,
     /// Messages that wait for grants, and since when nothing else could be sent.
     pub(crate) stalled: u32,
     pub(crate) sender_idle_since: Option<Instant>,
@@ -323,6 +325,7 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
             last_peer: 0,
             more_work: false,
             grace_until: Instant::ZERO,
+            next_grace: Instant::ZERO,
             stalled: 0,
             sender_idle_since: None,
             config,

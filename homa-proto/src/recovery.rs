@@ -56,16 +56,20 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     /// for a moment silence is not held against the peers, lest a sleeper wakes with a storm.
     fn notice_lateness(&mut self, now: Instant) {
         let floor = self.config.resend_floor_ns;
+        if self.grace_until != Instant::ZERO && now >= self.grace_until {
+            // However late this call is: a loop that is always late must get on too.
+            self.grace_until = Instant::ZERO;
+            return;
+        }
         let Some(due) = self.timers.next() else {
             return;
         };
         let late = now.as_nanos().saturating_sub(due) > floor;
-        let again = self
-            .grace_until
-            .after(floor.saturating_mul(BETWEEN_GRACES_FLOORS));
-        if late && (now >= again || self.grace_until == Instant::ZERO) {
+        if late && now >= self.next_grace && self.grace_until == Instant::ZERO {
             count(&mut self.stats.late_timeouts);
             self.grace_until = now.after(floor.saturating_mul(GRACE_FLOORS));
+            let between = floor.saturating_mul(BETWEEN_GRACES_FLOORS);
+            self.next_grace = self.grace_until.after(between);
         }
     }
 

@@ -4,9 +4,11 @@ mod hand;
 mod link;
 
 mod answers;
+mod bad_input;
 mod buffers;
 mod grants;
 mod losses;
 mod once;
 mod rpcs;
 mod silence;
+mod timers;
