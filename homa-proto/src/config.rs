@@ -47,6 +47,11 @@ pub struct Config {
     pub max_overcommit: u8,
     /// Bytes granted ahead to one message. 0: `max_incoming / (active + 1)`.
     pub window: u32,
+    /// Smallest grant, in bytes, while a message has at least half of its window on the way; a
+    /// grant that reaches the end of the message may be smaller. 0: every byte is granted as soon
+    /// as it may be. A driver that receives many packets at once saves packets with a batch's
+    /// worth here, at the price of that much less in flight.
+    pub min_grant: u32,
     /// Per mille of grants and of transmissions that go to the oldest message. Default 50.
     pub fifo_permille: u16,
     /// Bytes of one grant to the oldest message. Default 50,000.
@@ -151,7 +156,8 @@ impl Config {
         if self.nic_backlog_ns == 0 {
             self.nic_backlog_ns = 5_000;
         }
-        let in_flight = u128::from(self.link_bps) * u128::from(self.rtt_ns) / 8_000_000_000;
+        let in_flight =
+            u128::from(self.link_bps).saturating_mul(u128::from(self.rtt_ns)) / 8_000_000_000;
         let known = self.link_bps > 0 && self.rtt_ns > 0;
         if self.unscheduled_bytes == 0 {
             self.unscheduled_bytes = if known {
@@ -203,6 +209,7 @@ impl Default for Config {
             receive_buffer: 0,
             max_overcommit: 8,
             window: 0,
+            min_grant: 0,
             fifo_permille: 50,
             fifo_grant_increment: 50_000,
             levels: 8,

@@ -686,7 +686,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
 
     fn find(&self, rpc: RpcId) -> Option<u32> {
         self.rpcs
-            .get(rpc.slot)
+            .lookup(rpc.slot)
             .filter(|slot| slot.generation == rpc.generation && slot.state != State::Free)
             .map(|_| rpc.slot)
     }

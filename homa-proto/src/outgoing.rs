@@ -290,6 +290,10 @@ impl<'a> SendQueue<'a> {
 
     /// Recomputes membership and order.
     #[cfg(any(test, feature = "check"))]
+    #[allow(
+        clippy::arithmetic_side_effects,
+        reason = "checks never run in production"
+    )]
     pub(crate) fn check<M, B>(&self, rpcs: &Table<'_, RpcSlot<M, B>>) -> Result<(), &'static str> {
         let mut best: Option<(u64, u64)> = None;
         let mut count = 0;

@@ -217,8 +217,11 @@ impl Default for PeerSlot {
     }
 }
 
+#[allow(
+    clippy::indexing_slicing,
+    reason = "`dim` is one of the constants above"
+)]
 impl Linked for PeerSlot {
-    // `dim` is one of the constants above.
     #[inline]
     fn link(&self, dim: usize) -> &Link {
         &self.links[dim]

@@ -226,8 +226,11 @@ impl<M, B> Default for RpcSlot<M, B> {
     }
 }
 
+#[allow(
+    clippy::indexing_slicing,
+    reason = "`dim` is one of the constants above"
+)]
 impl<M, B> Linked for RpcSlot<M, B> {
-    // `dim` is one of the constants above.
     #[inline]
     fn link(&self, dim: usize) -> &Link {
         &self.links[dim]

@@ -1,4 +1,5 @@
 //! RPCs end to end over the in-memory link.
+#![cfg(feature = "alloc")]
 
 use crate::link::{Faults, Net, Seen, bytes_of};
 
