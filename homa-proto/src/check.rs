@@ -94,8 +94,11 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
                 ensure(!rpc.inc.is_complete(), "a whole message counts as incoming")?;
             }
             // Whatever must happen, a timer is armed for it; when exactly depends on estimates
-            // that may have changed since.
-            if self.next_due(idx).is_some() {
+            // that may have changed since. A short message goes with the next poll; only a
+            // deadline can pass before.
+            let goes_next = rpc.state.sends() && queued;
+            let has_deadline = rpc.is_client() && rpc.deadline != Instant::MAX;
+            if has_deadline || (!goes_next && self.next_due(idx).is_some()) {
                 let armed = self.timers.armed(idx).is_some();
                 ensure(armed, "something is due and no timer is armed for it")?;
             }

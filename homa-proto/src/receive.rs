@@ -518,6 +518,14 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         self.rpcs.push_back(&mut self.control, dim::CONTROL, idx);
     }
 
+    /// Control packets for an RPC are no longer wanted.
+    pub(crate) fn retract(&mut self, idx: u32, what: u8) {
+        self.rpcs[idx].pending.clear(what);
+        if !self.rpcs[idx].pending.any() {
+            self.rpcs.unlink(&mut self.control, dim::CONTROL, idx);
+        }
+    }
+
     /// The incoming message is whole.
     fn complete(&mut self, now: Instant, idx: u32) {
         self.grants.forget(&mut self.rpcs, &mut self.peers, idx);
