@@ -22,6 +22,7 @@ impl Range {
 ///
 /// Books: the union of all accepted ranges = `[0, end)` without the gaps;
 /// `missing` = the sum of the gaps.
+#[repr(C)]
 pub(crate) struct Incoming<B> {
     pub(crate) buffer: Option<B>,
     /// Length of the message; 0 until its first packet.

@@ -40,10 +40,6 @@ impl List {
         (self.head != NIL).then_some(self.head)
     }
 
-    pub(crate) fn last(&self) -> Option<u32> {
-        (self.tail != NIL).then_some(self.tail)
-    }
-
     pub(crate) fn len(&self) -> usize {
         self.len as usize
     }

@@ -52,7 +52,6 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         let rpc = &mut self.rpcs[idx];
         rpc.state = State::ServerIncoming;
         rpc.heard = now;
-        self.rpcs.push_back(&mut self.peers[p].rpcs, dim::PEER, idx);
         Ok(idx)
     }
 
@@ -63,10 +62,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         let rpc = &mut self.rpcs[idx];
         rpc.state = State::ServerArrived;
         rpc.gap_due = Instant::MAX;
-        let p = rpc.peer;
         self.retract(idx, Pending::RESEND | Pending::GRANT);
-        // From now on the application decides when it ends, not the peer's silence.
-        self.rpcs.unlink(&mut self.peers[p].rpcs, dim::PEER, idx);
         self.rpcs.push_back(&mut self.events, dim::QUEUE, idx);
     }
 
