@@ -103,10 +103,7 @@ fn find_way(topology: &Topology, from: HostId, to: HostId) -> Way {
         topology.hosts[usize::from(to)],
     );
     let latency = |switch: usize| topology.switches[switch].latency_ns;
-    let mut hops = vec![(
-        per_byte(first.bps),
-        first.delay_ns + latency(first.switch),
-    )];
+    let mut hops = vec![(per_byte(first.bps), first.delay_ns + latency(first.switch))];
     let distance = topology.distances(last.switch);
     let mut at = first.switch;
     while at != last.switch {
@@ -156,18 +153,30 @@ mod tests {
         // 100 bytes: 218 on the wire, 174.4 ns at 10 Gb/s and 43.6 at 40.
         let mut ideal = sigcomm18();
         let far = ideal.one_way_ns(0, 143, 100);
-        assert!((far - (1000.0 + 2.0 * 174.4 + 2.0 * 43.6 + 750.0)).abs() < 0.01, "{far}");
+        assert!(
+            (far - (1000.0 + 2.0 * 174.4 + 2.0 * 43.6 + 750.0)).abs() < 0.01,
+            "{far}"
+        );
         let near = ideal.one_way_ns(0, 1, 100);
-        assert!((near - (1000.0 + 2.0 * 174.4 + 250.0)).abs() < 0.01, "{near}");
+        assert!(
+            (near - (1000.0 + 2.0 * 174.4 + 250.0)).abs() < 0.01,
+            "{near}"
+        );
     }
 
     #[test]
     fn a_pipeline_of_packets() {
         // The recurrence in full, packet by packet and hop by hop.
         let ways = [
-            Way { hops: vec![(0.8, 250), (0.2, 250), (0.2, 250), (0.8, 0)] },
-            Way { hops: vec![(0.32, 400), (0.8, 0)] },
-            Way { hops: vec![(0.8, 400), (0.32, 7), (0.5, 0)] },
+            Way {
+                hops: vec![(0.8, 250), (0.2, 250), (0.2, 250), (0.8, 0)],
+            },
+            Way {
+                hops: vec![(0.32, 400), (0.8, 0)],
+            },
+            Way {
+                hops: vec![(0.8, 400), (0.32, 7), (0.5, 0)],
+            },
         ];
         for way in &ways {
             for bytes in [1, 1424, 1425, 2848, 2849, 14_240, 100_000] {

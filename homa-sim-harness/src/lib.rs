@@ -2,11 +2,16 @@
 
 pub mod capture;
 pub mod events;
+pub mod experiment;
 pub mod fault;
 pub mod histogram;
+pub mod ideal;
 pub mod network;
 pub mod packet;
+pub mod recorder;
+pub mod report;
 pub mod rng;
 pub mod sim;
 pub mod topology;
+pub mod traffic;
 pub mod transport;
