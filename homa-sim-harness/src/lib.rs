@@ -1,6 +1,7 @@
 //! A deterministic simulated network for the Homa transport.
 
 pub mod capture;
+pub mod cli;
 pub mod events;
 pub mod experiment;
 pub mod fault;
@@ -12,6 +13,7 @@ pub mod recorder;
 pub mod report;
 pub mod rng;
 pub mod sim;
+pub mod svg;
 pub mod topology;
 pub mod traffic;
 pub mod transport;
