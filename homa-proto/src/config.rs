@@ -1,6 +1,7 @@
 //! What can be set, what is derived when it is not, and what is refused.
 
 use crate::error::ConfigError;
+use crate::wire;
 
 /// How Homa packets travel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -83,6 +84,106 @@ pub struct Config {
 impl Config {
     /// The most that [`Config::max_overcommit`] can be.
     pub const MAX_OVERCOMMIT: u8 = 32;
+}
+
+/// What is assumed where link speed or round trip are not known: the kernel module's figures.
+const UNKNOWN_UNSCHEDULED: u32 = 40_000;
+/// `max_incoming` in multiples of the unscheduled bytes, as in the kernel module.
+const INCOMING_MULTIPLE: u64 = 10;
+
+impl Config {
+    /// The longest data part of a packet to an IPv4 or IPv6 peer, in bytes.
+    #[must_use]
+    pub fn max_payload(&self, ipv6: bool) -> usize {
+        wire::max_payload(self.mtu, ipv6, self.carrier)
+    }
+
+    /// Fills in what is to be derived, and refuses what cannot work.
+    pub(crate) fn resolve(mut self) -> Result<Self, ConfigError> {
+        use ConfigError::Invalid;
+        let ensure = |ok: bool, what| if ok { Ok(()) } else { Err(Invalid(what)) };
+        ensure(
+            self.max_payload(true) >= 64,
+            "mtu is too small for a packet",
+        )?;
+        ensure(
+            (1..=wire::MAX_MESSAGE).contains(&self.max_message),
+            "max_message must be 1 to 2^31 - 1",
+        )?;
+        ensure((1..=8).contains(&self.levels), "levels must be 1 to 8")?;
+        ensure(
+            self.max_overcommit <= Self::MAX_OVERCOMMIT,
+            "max_overcommit is above Config::MAX_OVERCOMMIT",
+        )?;
+        ensure(self.fifo_permille <= 1000, "fifo_permille is above 1000")?;
+        ensure(self.timeout_ns >= 1_000_000, "timeout_ns is below 1 ms")?;
+        ensure(
+            (1_000..=self.timeout_ns).contains(&self.resend_floor_ns),
+            "resend_floor_ns must be 1 microsecond to timeout_ns",
+        )?;
+        if let Some(cutoffs) = self.fixed_cutoffs {
+            ensure(
+                cutoffs.iter().any(|&cutoff| cutoff > 0),
+                "fixed_cutoffs leave no level for unscheduled data",
+            )?;
+            let unused = cutoffs.get(usize::from(self.levels)..).unwrap_or(&[]);
+            ensure(
+                unused.iter().all(|&cutoff| cutoff == 0),
+                "fixed_cutoffs use a level beyond levels",
+            )?;
+        }
+        let packet = self.max_payload(false) as u64;
+        ensure(
+            self.receive_buffer == 0 || self.receive_buffer >= packet,
+            "receive_buffer holds no packet",
+        )?;
+        self.max_overcommit = match self.max_overcommit {
+            0 => 8,
+            set => set,
+        };
+        self.max_batch = self.max_batch.clamp(1, 64);
+        self.fifo_grant_increment = self.fifo_grant_increment.max(1);
+        self.resend_ceiling_ns = self.resend_ceiling_ns.max(self.resend_floor_ns);
+        if self.nic_backlog_ns == 0 {
+            self.nic_backlog_ns = 5_000;
+        }
+        let in_flight = u128::from(self.link_bps) * u128::from(self.rtt_ns) / 8_000_000_000;
+        let known = self.link_bps > 0 && self.rtt_ns > 0;
+        if self.unscheduled_bytes == 0 {
+            self.unscheduled_bytes = if known {
+                u32::try_from(in_flight)
+                    .unwrap_or(u32::MAX)
+                    .max(packet as u32)
+            } else {
+                UNKNOWN_UNSCHEDULED
+            };
+        }
+        if self.max_incoming == 0 {
+            self.max_incoming = u64::from(self.unscheduled_bytes).saturating_mul(INCOMING_MULTIPLE);
+        }
+        self.limit_to_buffer();
+        Ok(self)
+    }
+
+    /// Never more granted than the carrier's buffer holds.
+    pub(crate) fn limit_to_buffer(&mut self) {
+        if self.receive_buffer > 0 {
+            self.max_incoming = self.max_incoming.min(self.receive_buffer);
+        }
+        self.max_incoming = self.max_incoming.max(1);
+    }
+
+    /// The most unscheduled bytes of one message that peers are asked to keep to: a quarter of
+    /// the receive buffer, where that is known.
+    pub(crate) fn unscheduled_limit(&self) -> u32 {
+        let quarter = match self.receive_buffer {
+            0 => u64::MAX,
+            held => (held / 4).max(self.max_payload(true) as u64),
+        };
+        u32::try_from(quarter)
+            .unwrap_or(u32::MAX)
+            .min(wire::MAX_MESSAGE)
+    }
 }
 
 impl Default for Config {

@@ -1,14 +1,30 @@
 //! The only door: everything that goes into and comes out of the core.
 
-use core::net::{IpAddr, SocketAddr};
+use core::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
-use crate::addr::PeerAddr;
+use crate::addr::{self, PeerAddr};
 use crate::buffer::BufferSource;
 use crate::config::Config;
+use crate::ended::Ended;
 use crate::error::{ConfigError, Drop, PortError, RpcError, SendError, SendErrorKind};
-use crate::stats::Stats;
-use crate::storage::Storage;
+use crate::grant::Grants;
+use crate::hash::{HashKey, SplitMix};
+use crate::index::Index;
+use crate::list::{List, Table};
+use crate::outgoing::SendQueue;
+use crate::pacer::Pacer;
+use crate::peer::{self, PeerSlot};
+use crate::priority::Priorities;
+use crate::rpc::{RpcSlot, State, dim};
+use crate::stats::{Stats, count};
+use crate::storage::{NIL, Storage};
 use crate::time::Instant;
+use crate::timer::Wheel;
+use crate::transmit::Replies;
+use crate::tree::Forest;
+
+/// Homa ports of one endpoint.
+const MAX_PORTS: usize = 64;
 
 /// Names an RPC of one endpoint. Stays unique after the RPC has ended.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -75,7 +91,7 @@ pub enum Event<M, B> {
         rpc: RpcId,
         /// Who had asked.
         peer: PeerAddr,
-        /// `Ok` when the client acknowledged the response or has let go of the RPC;
+        /// `Ok` when the client acknowledged the response or no longer knows the RPC;
         /// else why it was given up.
         outcome: Result<(), RpcError>,
         /// The response, handed back for reuse.
@@ -106,38 +122,241 @@ pub struct Transmit {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum TimeoutReason {
-    /// A slice of a backlog is left: call `handle_timeout` at once.
+    /// A slice of a backlog is left: call [`Endpoint::handle_timeout`] at once.
     MoreWork,
-    /// The link will be ready for more data: call `handle_timeout`, then `poll_transmit`.
+    /// The link will be ready for more data: call [`Endpoint::poll_transmit`] then.
     Pacer,
-    /// Something may have been lost, a deadline passes or an acknowledgement is due.
+    /// Something may have been lost, a deadline passes or an acknowledgement is due: call
+    /// [`Endpoint::handle_timeout`] then.
     Timer,
 }
 
-/// One carrier address with its share of a link.
+/// One carrier address with its share of a link: one set of peers, grants, pacer and ids, and one
+/// or more Homa ports.
 ///
-/// After any input: [`poll_transmit`](Self::poll_transmit) until nothing comes,
-/// [`poll_event`](Self::poll_event) until nothing comes, then sleep until
-/// [`poll_timeout`](Self::poll_timeout) or the next input.
+/// It never reads a clock, draws a random number or touches a socket. After any input:
+/// [`poll_transmit`](Self::poll_transmit) until nothing comes, [`poll_event`](Self::poll_event)
+/// until nothing comes, then sleep until [`poll_timeout`](Self::poll_timeout) or the next input.
+///
+/// `M` is an outgoing message: anything that is `AsRef<[u8]>`, kept until it is no longer needed
+/// and then handed back in an [`Event`]. `S` gives memory for incoming messages.
+///
+/// No method panics, whatever the network or the caller does. Each costs O(1) or O(log n) in the
+/// number of RPCs and peers, and none allocates.
+///
+/// ```
+/// use homa_proto::{Config, Endpoint, Event, HeapBuffers, Instant, Limits, RequestOptions, Storage};
+///
+/// let now = Instant::ZERO;
+/// let limits = Limits { rpcs: 16, peers: 4, ended: 64 };
+/// let mut client = Endpoint::new(
+///     Config::default(), 1, Storage::boxed(limits), HeapBuffers::new(1 << 20),
+/// )?;
+/// let mut server = Endpoint::new(
+///     Config::default(), 2, Storage::boxed(limits), HeapBuffers::new(1 << 20),
+/// )?;
+/// let (at, to) = ("10.0.0.1:4000".parse()?, "10.0.0.2:4000".parse()?);
+/// client.open_port(4000)?;
+/// server.open_port(4000)?;
+///
+/// let to: std::net::SocketAddr = to;
+/// client.send_request(now, to.into(), b"ping".to_vec(), RequestOptions::default())?;
+/// let mut packet = [0; 1500];
+/// let sent = client.poll_transmit(now, &mut packet).unwrap();
+/// server.handle_packet(now, at, None, &packet[..sent.len])?;
+/// let Some(Event::Request { rpc, message, .. }) = server.poll_event() else { panic!() };
+/// assert_eq!(&message[..], b"ping");
+///
+/// server.send_response(now, rpc, b"pong".to_vec())?;
+/// let sent = server.poll_transmit(now, &mut packet).unwrap();
+/// # let sent = if packet[11] == 0x10 { sent } else { server.poll_transmit(now, &mut packet).unwrap() };
+/// client.handle_packet(now, to, None, &packet[..sent.len])?;
+/// let Some(Event::Response { message, .. }) = client.poll_event() else { panic!() };
+/// assert_eq!(&message[..], b"pong");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Endpoint<'a, M, S: BufferSource> {
-    _p: core::marker::PhantomData<(&'a M, S)>,
+    pub(crate) config: Config,
+    pub(crate) now: Instant,
+    pub(crate) key: HashKey,
+    pub(crate) rpcs: Table<'a, RpcSlot<M, S::Buffer>>,
+    pub(crate) peers: Table<'a, PeerSlot>,
+    pub(crate) rpc_index: Index<'a>,
+    pub(crate) peer_index: Index<'a>,
+    pub(crate) timers: Wheel<'a>,
+    pub(crate) ended: Ended<'a>,
+    pub(crate) queue: SendQueue<'a>,
+    pub(crate) grants: Grants<'a>,
+    pub(crate) pacer: Pacer,
+    pub(crate) priorities: Priorities,
+    pub(crate) source: S,
+    pub(crate) stats: Stats,
+    ports: [u16; MAX_PORTS],
+    port_count: usize,
+    next_id: u64,
+    births: u64,
+    pub(crate) free_rpcs: List,
+    free_peers: List,
+    /// Peers without RPCs, least recently used first.
+    pub(crate) idle_peers: List,
+    pub(crate) events: List,
+    /// RPCs with control packets due.
+    pub(crate) control: List,
+    /// Peers with control packets due.
+    pub(crate) peer_control: List,
+    /// Peers with acknowledgements that wait, in the order in which they become due.
+    pub(crate) ack_order: List,
+    /// Peers whose RPCs are being failed.
+    pub(crate) failing: List,
+    /// Answers to packets of unknown RPCs.
+    pub(crate) replies: Replies,
+    /// The peer of the last packet.
+    last_peer: u32,
+    pub(crate) more_work: bool,
+    /// `handle_timeout` came late: until then silence is not held against anybody.
+    pub(crate) grace_until: Instant,
+    /// Messages that wait for grants, and since when nothing else could be sent.
+    pub(crate) stalled: u32,
+    pub(crate) sender_idle_since: Option<Instant>,
 }
 
-#[allow(unused_variables, clippy::todo, missing_docs)]
 impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
-    /// `seed` must be different for each endpoint and not guessable: it places the first id and
-    /// keys the hash tables.
+    /// An endpoint without ports.
+    ///
+    /// `seed` must be different for each endpoint and not guessable by peers: it places the first
+    /// id and keys the hash tables.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`] when the settings cannot work together or a table is unusable.
     pub fn new(
         config: Config,
         seed: u128,
         storage: Storage<'a, M, S::Buffer>,
         source: S,
     ) -> Result<Self, ConfigError> {
-        todo!()
+        let config = config.resolve()?;
+        let mut random = SplitMix::new(seed);
+        let key = HashKey::new(seed);
+        let mut rpcs = Table::new(storage.rpcs);
+        let mut peers = Table::new(storage.peers);
+        let fits = |name, ok: bool| {
+            if ok {
+                Ok(())
+            } else {
+                Err(ConfigError::Storage(name))
+            }
+        };
+        let usable = |len: usize| (1..=1 << 30).contains(&len);
+        fits("rpcs", usable(rpcs.len()))?;
+        fits("peers", usable(peers.len()))?;
+        let enough = rpcs.len();
+        fits("timers", storage.timers.len() >= enough)?;
+        fits("send_order", storage.send_order.len() >= enough)?;
+        fits("send_age", storage.send_age.len() >= enough)?;
+        fits("grant_order", storage.grant_order.len() >= enough)?;
+        fits("peer_order", storage.peer_order.len() >= peers.len())?;
+        let rpc_index = Index::new(storage.rpc_index).ok_or(ConfigError::Storage("rpc_index"))?;
+        let peer_index =
+            Index::new(storage.peer_index).ok_or(ConfigError::Storage("peer_index"))?;
+        fits("rpc_index", rpc_index.limit() >= rpcs.len())?;
+        fits("peer_index", peer_index.limit() >= peers.len())?;
+        let ended = Ended::new(storage.ended, storage.ended_index, config.ended_window_ns)
+            .ok_or(ConfigError::Storage("ended"))?;
+
+        let (mut free_rpcs, mut free_peers) = (List::EMPTY, List::EMPTY);
+        for slot in rpcs.iter_mut() {
+            *slot = RpcSlot::new();
+        }
+        for slot in peers.iter_mut() {
+            *slot = PeerSlot::new();
+        }
+        for idx in 0..u32::try_from(rpcs.len()).unwrap_or(NIL) {
+            rpcs.push_back(&mut free_rpcs, dim::QUEUE, idx);
+        }
+        for idx in 0..u32::try_from(peers.len()).unwrap_or(NIL) {
+            peers.push_back(&mut free_peers, peer::dim::IDLE, idx);
+        }
+        let batch_bytes = u64::from(config.max_batch)
+            .saturating_mul(u64::from(config.mtu))
+            .min(MAX_DATAGRAM as u64);
+        Ok(Self {
+            now: Instant::ZERO,
+            key,
+            rpcs,
+            peers,
+            rpc_index,
+            peer_index,
+            timers: Wheel::new(storage.timers),
+            ended,
+            queue: SendQueue::new(
+                Forest::new(storage.send_order),
+                Forest::new(storage.send_age),
+                config.fifo_permille,
+                batch_bytes,
+            ),
+            grants: Grants::new(
+                Forest::new(storage.grant_order),
+                Forest::new(storage.peer_order),
+                &config,
+            ),
+            pacer: Pacer::new(config.link_bps, config.nic_backlog_ns),
+            priorities: Priorities::new(
+                config.levels,
+                config.fixed_cutoffs,
+                random.next_u64() as u16,
+            ),
+            source,
+            stats: Stats::default(),
+            ports: [0; MAX_PORTS],
+            port_count: 0,
+            // Even; far from the end of the numbers, so that it grows for ever.
+            next_id: ((random.next_u64() >> 2) | 2) & !1,
+            births: 0,
+            free_rpcs,
+            free_peers,
+            idle_peers: List::EMPTY,
+            events: List::EMPTY,
+            control: List::EMPTY,
+            peer_control: List::EMPTY,
+            ack_order: List::EMPTY,
+            failing: List::EMPTY,
+            replies: Replies::new(),
+            last_peer: 0,
+            more_work: false,
+            grace_until: Instant::ZERO,
+            stalled: 0,
+            sender_idle_since: None,
+            config,
+        })
     }
+
+    /// Opens a Homa port: requests to it are taken, and requests can be sent from it.
+    ///
+    /// # Errors
+    ///
+    /// [`PortError`] for port 0, a port that is open, or too many.
     pub fn open_port(&mut self, port: u16) -> Result<(), PortError> {
-        todo!()
+        if port == 0 {
+            return Err(PortError::Zero);
+        }
+        if self.is_open(port) {
+            return Err(PortError::InUse);
+        }
+        let slot = self
+            .ports
+            .get_mut(self.port_count)
+            .ok_or(PortError::TooMany)?;
+        *slot = port;
+        self.port_count = self.port_count.saturating_add(1);
+        Ok(())
     }
+
+    /// Starts an RPC. Call [`poll_transmit`](Self::poll_transmit) afterwards.
+    ///
+    /// # Errors
+    ///
+    /// [`SendError`] gives the message back and says why.
     pub fn send_request(
         &mut self,
         now: Instant,
@@ -145,68 +364,485 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
         message: M,
         options: RequestOptions,
     ) -> Result<RpcId, SendError<M>> {
-        todo!()
+        let now = self.advance(now);
+        match self.start_request(now, to, message.as_ref().len(), options) {
+            Ok(idx) => {
+                self.rpcs[idx].out.message = Some(message);
+                count(&mut self.stats.requests_sent);
+                self.start_sending(now, idx);
+                Ok(self.id_of(idx))
+            }
+            Err(kind) => Err(SendError { kind, message }),
+        }
     }
+
+    fn start_request(
+        &mut self,
+        now: Instant,
+        to: PeerAddr,
+        len: usize,
+        options: RequestOptions,
+    ) -> Result<u32, SendErrorKind> {
+        self.check_len(len)?;
+        let socket = canonical(to.socket);
+        if !self.is_address(socket) || to.port == 0 {
+            return Err(SendErrorKind::BadAddress);
+        }
+        let local_port = match options.local_port {
+            0 => self.ports.first().copied().unwrap_or(0),
+            port => port,
+        };
+        if !self.is_open(local_port) {
+            return Err(SendErrorKind::PortNotOpen);
+        }
+        if options.deadline.is_some_and(|deadline| deadline <= now) {
+            return Err(SendErrorKind::DeadlineExceeded);
+        }
+        if self.free_rpcs.first().is_none() {
+            return Err(SendErrorKind::RpcsFull);
+        }
+        let p = self
+            .peer_or_new(now, socket, None)
+            .ok_or(SendErrorKind::PeersFull)?;
+        let id = self.next_id;
+        self.next_id = match self.next_id.wrapping_add(2) {
+            0 => 2,
+            next => next,
+        };
+        let idx = self
+            .allocate(p, id, local_port, to.port)
+            .ok_or(SendErrorKind::RpcsFull)?;
+        let rpc = &mut self.rpcs[idx];
+        rpc.state = State::ClientOutgoing;
+        rpc.cookie = options.cookie;
+        rpc.deadline = options.deadline.unwrap_or(Instant::MAX);
+        rpc.heard = now;
+        self.rpcs.push_back(&mut self.peers[p].rpcs, dim::PEER, idx);
+        if options.deadline.is_some() {
+            self.arm(idx);
+        }
+        Ok(idx)
+    }
+
+    /// Answers a request. Call [`poll_transmit`](Self::poll_transmit) afterwards.
+    ///
+    /// # Errors
+    ///
+    /// [`SendError`] gives the message back and says why: among the reasons, that the RPC has
+    /// ended because its client no longer knows it.
     pub fn send_response(
         &mut self,
         now: Instant,
         rpc: RpcId,
         message: M,
     ) -> Result<(), SendError<M>> {
-        todo!()
+        let now = self.advance(now);
+        let checked = self.check_len(message.as_ref().len()).and_then(|()| {
+            self.find(rpc)
+                .filter(|&idx| self.rpcs[idx].state == State::ServerInService)
+                .ok_or(SendErrorKind::NoSuchRpc)
+        });
+        match checked {
+            Ok(idx) => {
+                let rpc = &mut self.rpcs[idx];
+                rpc.state = State::ServerOutgoing;
+                rpc.heard = now;
+                rpc.asked = now;
+                rpc.tries = 0;
+                rpc.out.message = Some(message);
+                count(&mut self.stats.responses_sent);
+                self.start_sending(now, idx);
+                Ok(())
+            }
+            Err(kind) => Err(SendError { kind, message }),
+        }
     }
-    /// Ends an RPC without an event; the outgoing message comes back if there was one.
-    /// `None`: no such RPC (it has ended).
+
+    /// Ends an RPC without an event: a request of this endpoint, or one that it has been asked.
+    ///
+    /// `None`: no such RPC; its event has been polled or it ended before. `Some`: the outgoing
+    /// message, if there was one.
     pub fn cancel(&mut self, now: Instant, rpc: RpcId) -> Option<Option<M>> {
-        todo!()
+        let now = self.advance(now);
+        let idx = self.find(rpc)?;
+        count(&mut self.stats.cancelled);
+        let state = self.rpcs[idx].state;
+        if matches!(state, State::ServerInService | State::ServerOutgoing) {
+            self.remember_ended(now, idx);
+        }
+        self.detach(idx);
+        self.rpcs.unlink(&mut self.events, dim::QUEUE, idx);
+        let message = self.rpcs[idx].out.message.take();
+        self.free(idx);
+        self.serve_waiters(now);
+        Some(message)
     }
-    pub fn handle_packet(
+
+    /// The next thing that happened. Call after each input until `None` comes; what is not
+    /// polled keeps its slot, and when all are taken new work is refused.
+    pub fn poll_event(&mut self) -> Option<Event<M, S::Buffer>> {
+        loop {
+            let idx = self.rpcs.pop_front(&mut self.events, dim::QUEUE)?;
+            let event = self.event_of(idx);
+            if self.rpcs[idx].state != State::ServerInService {
+                self.free(idx);
+            }
+            if event.is_some() {
+                return event;
+            }
+        }
+    }
+
+    fn event_of(&mut self, idx: u32) -> Option<Event<M, S::Buffer>> {
+        let id = self.id_of(idx);
+        let slot = &mut self.rpcs[idx];
+        let peer = PeerAddr::new(self.peers[slot.peer].addr, slot.peer_port);
+        match slot.state {
+            State::ServerArrived => {
+                slot.state = State::ServerInService;
+                let port = slot.local_port;
+                let message = slot.inc.buffer.take()?;
+                Some(Event::Request {
+                    rpc: id,
+                    from: peer,
+                    port,
+                    message,
+                })
+            }
+            State::ClientAnswered => {
+                let cookie = slot.cookie;
+                let request = slot.out.message.take()?;
+                let message = slot.inc.buffer.take()?;
+                Some(Event::Response {
+                    rpc: id,
+                    cookie,
+                    from: peer,
+                    message,
+                    request,
+                })
+            }
+            State::ClientFailed => Some(Event::Failed {
+                rpc: id,
+                cookie: slot.cookie,
+                peer,
+                error: slot.error.unwrap_or(RpcError::WentSilent),
+                request: slot.out.message.take()?,
+            }),
+            State::ServerReleased => Some(Event::Released {
+                rpc: id,
+                peer,
+                outcome: slot.error.map_or(Ok(()), Err),
+                response: slot.out.message.take()?,
+            }),
+            _ => None,
+        }
+    }
+
+    /// When to come back, and why; `None`: nothing to wait for but input. Ask again after every
+    /// other call.
+    ///
+    /// After [`handle_timeout`](Self::handle_timeout)`(now)` the answer is later than `now`, or
+    /// it is `now` with [`TimeoutReason::MoreWork`].
+    pub fn poll_timeout(&mut self) -> Option<(Instant, TimeoutReason)> {
+        if self.more_work || self.failing.first().is_some() {
+            return Some((self.now, TimeoutReason::MoreWork));
+        }
+        let mut next: Option<(Instant, TimeoutReason)> = None;
+        let mut sooner = |at: Instant, reason| {
+            if next.is_none_or(|(soonest, _)| at < soonest) {
+                next = Some((at, reason));
+            }
+        };
+        if let Some(at) = self.timers.next() {
+            sooner(Instant::from_nanos(at), TimeoutReason::Timer);
+        }
+        if let Some(p) = self.ack_order.first() {
+            let due = self.peers[p].acks_since.after(self.config.ack_delay_ns);
+            sooner(due, TimeoutReason::Timer);
+        }
+        if !self.queue.is_empty()
+            && let Some(at) = self.pacer.ready_at(self.now)
+        {
+            sooner(at, TimeoutReason::Pacer);
+        }
+        next
+    }
+
+    /// Counters since the endpoint was made.
+    #[must_use]
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// The settings in force, derived values filled in.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The source of buffers.
+    #[must_use]
+    pub fn buffers(&self) -> &S {
+        &self.source
+    }
+
+    /// Gives a message's buffer back for reuse; messages that wait for one are served.
+    /// Call [`poll_transmit`](Self::poll_transmit) afterwards.
+    pub fn recycle(&mut self, now: Instant, buffer: S::Buffer) {
+        let now = self.advance(now);
+        self.source.give_back(buffer);
+        self.serve_waiters(now);
+    }
+
+    /// Tells how many bytes the carrier's receive buffer really holds: no more is granted.
+    /// 0: no limit.
+    pub fn set_receive_buffer(&mut self, bytes: u64) {
+        self.config.receive_buffer = bytes;
+        self.config.limit_to_buffer();
+        self.grants.set_limits(&self.config);
+    }
+
+    /// Sets how far ahead of the link data is handed over, in nanoseconds: at least the wake-up
+    /// latency that the driver has measured.
+    pub fn set_nic_backlog_ns(&mut self, nanos: u64) {
+        self.config.nic_backlog_ns = nanos.max(1);
+        self.pacer.set_backlog_ns(self.config.nic_backlog_ns);
+    }
+
+    /// RPCs of both halves that take a slot, those whose event waits to be polled included.
+    #[must_use]
+    pub fn live_rpcs(&self) -> usize {
+        self.rpcs.len().saturating_sub(self.free_rpcs.len())
+    }
+
+    /// Peers known.
+    #[must_use]
+    pub fn known_peers(&self) -> usize {
+        self.peers.len().saturating_sub(self.free_peers.len())
+    }
+
+    /// Bytes granted and not yet received, over all messages.
+    #[must_use]
+    pub fn total_incoming(&self) -> u64 {
+        self.grants.total_incoming()
+    }
+
+    /// The cutoffs of unscheduled priorities in force here, by level, and the top scheduled level.
+    #[must_use]
+    pub fn cutoffs(&self) -> ([u32; 8], u8) {
+        (self.priorities.cutoffs, self.priorities.max_sched)
+    }
+}
+
+/// The longest payload of a UDP datagram.
+pub(crate) const MAX_DATAGRAM: usize = 65_507;
+
+/// An address as peers are known by: IPv4-mapped as IPv4, without flow label.
+pub(crate) fn canonical(socket: SocketAddr) -> SocketAddr {
+    match socket {
+        SocketAddr::V4(_) => socket,
+        SocketAddr::V6(v6) => match v6.ip().to_ipv4_mapped() {
+            Some(ip) => SocketAddr::V4(SocketAddrV4::new(ip, v6.port())),
+            None => SocketAddr::V6(SocketAddrV6::new(*v6.ip(), v6.port(), 0, v6.scope_id())),
+        },
+    }
+}
+
+// Tables: who is where.
+impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
+    /// Time never goes backwards inside.
+    pub(crate) fn advance(&mut self, now: Instant) -> Instant {
+        self.now = self.now.max(now);
+        self.now
+    }
+
+    pub(crate) fn is_open(&self, port: u16) -> bool {
+        self.ports
+            .get(..self.port_count)
+            .is_some_and(|open| open.contains(&port))
+    }
+
+    pub(crate) fn is_address(&self, socket: SocketAddr) -> bool {
+        let has_port = socket.port() != 0 || self.config.carrier == crate::Carrier::NativeIp;
+        has_port && addr::is_unicast(socket.ip())
+    }
+
+    fn check_len(&self, len: usize) -> Result<(), SendErrorKind> {
+        if len == 0 {
+            Err(SendErrorKind::Empty)
+        } else if len > self.config.max_message as usize {
+            Err(SendErrorKind::TooLong)
+        } else {
+            Ok(())
+        }
+    }
+
+    pub(crate) fn id_of(&self, idx: u32) -> RpcId {
+        RpcId {
+            slot: idx,
+            generation: self.rpcs[idx].generation,
+        }
+    }
+
+    fn find(&self, rpc: RpcId) -> Option<u32> {
+        self.rpcs
+            .get(rpc.slot)
+            .filter(|slot| slot.generation == rpc.generation && slot.state != State::Free)
+            .map(|_| rpc.slot)
+    }
+
+    /// The peer with a canonical address.
+    #[inline]
+    pub(crate) fn peer_of(&mut self, addr: SocketAddr) -> Option<u32> {
+        let last = &self.peers[self.last_peer];
+        if last.in_use && last.addr == addr {
+            return Some(self.last_peer);
+        }
+        let peers = &self.peers;
+        let found = self
+            .peer_index
+            .find(self.key.addr(&addr), |p| peers[p].addr == addr)?;
+        self.last_peer = found;
+        Some(found)
+    }
+
+    /// The peer with a canonical address, made if it is new. `None`: the table is full of peers
+    /// with live RPCs.
+    pub(crate) fn peer_or_new(
         &mut self,
         now: Instant,
-        from: SocketAddr,
+        addr: SocketAddr,
         local: Option<IpAddr>,
-        bytes: &[u8],
-    ) -> Result<(), Drop> {
-        todo!()
+    ) -> Option<u32> {
+        if let Some(p) = self.peer_of(addr) {
+            return Some(p);
+        }
+        let p = match self.peers.pop_front(&mut self.free_peers, peer::dim::IDLE) {
+            Some(p) => p,
+            None => {
+                let p = self
+                    .peers
+                    .pop_front(&mut self.idle_peers, peer::dim::IDLE)?;
+                self.forget_peer(p);
+                p
+            }
+        };
+        let hash = self.key.addr(&addr);
+        self.peers[p].occupy(addr, hash, local);
+        self.peers[p].resend_free = now;
+        self.peer_index.insert(hash, p);
+        // Idle until it has an RPC.
+        self.peers
+            .push_back(&mut self.idle_peers, peer::dim::IDLE, p);
+        self.last_peer = p;
+        Some(p)
     }
-    pub fn handle_timeout(&mut self, now: Instant) {
-        todo!()
+
+    /// An idle peer leaves the table.
+    fn forget_peer(&mut self, p: u32) {
+        count(&mut self.stats.peers_evicted);
+        self.peer_index.remove(self.peers[p].addr_hash, p);
+        self.peers
+            .unlink(&mut self.peer_control, peer::dim::CONTROL, p);
+        self.peers.unlink(&mut self.ack_order, peer::dim::ACKS, p);
+        self.peers.unlink(&mut self.failing, peer::dim::FAILING, p);
+        self.peers[p].in_use = false;
     }
-    pub fn poll_transmit(&mut self, now: Instant, buffer: &mut [u8]) -> Option<Transmit> {
-        todo!()
+
+    /// The live RPC with a local id.
+    #[inline]
+    pub(crate) fn rpc_of(&self, p: u32, id: u64) -> Option<u32> {
+        let rpcs = &self.rpcs;
+        self.rpc_index.find(self.key.rpc(p, id), |idx| {
+            let rpc = &rpcs[idx];
+            rpc.id == id && rpc.peer == p
+        })
     }
-    pub fn poll_event(&mut self) -> Option<Event<M, S::Buffer>> {
-        todo!()
+
+    /// A slot for a new RPC.
+    pub(crate) fn allocate(
+        &mut self,
+        p: u32,
+        id: u64,
+        local_port: u16,
+        peer_port: u16,
+    ) -> Option<u32> {
+        let idx = self.rpcs.pop_front(&mut self.free_rpcs, dim::QUEUE)?;
+        let rpc = &mut self.rpcs[idx];
+        rpc.reset();
+        rpc.id = id;
+        rpc.peer = p;
+        rpc.local_port = local_port;
+        rpc.peer_port = peer_port;
+        rpc.birth = self.births;
+        self.births = self.births.wrapping_add(1);
+        self.rpc_index.insert(self.key.rpc(p, id), idx);
+        let peer = &mut self.peers[p];
+        peer.live = peer.live.saturating_add(1);
+        self.peers.unlink(&mut self.idle_peers, peer::dim::IDLE, p);
+        Some(idx)
     }
-    pub fn poll_timeout(&mut self) -> Option<(Instant, TimeoutReason)> {
-        todo!()
+
+    /// Takes an RPC out of everything that works on live ones. Its slot and its outgoing message
+    /// stay for the event, an incomplete incoming message goes.
+    pub(crate) fn detach(&mut self, idx: u32) {
+        let rpc = &mut self.rpcs[idx];
+        let (p, id) = (rpc.peer, rpc.id);
+        if !rpc.state.is_live() {
+            return;
+        }
+        rpc.pending = crate::rpc::Pending::default();
+        if rpc.is_stalled {
+            rpc.is_stalled = false;
+            self.stalled = self.stalled.saturating_sub(1);
+        }
+        self.queue.remove(idx);
+        self.queue.unlist(&mut self.rpcs, idx);
+        self.rpcs.unlink(&mut self.control, dim::CONTROL, idx);
+        self.rpcs.unlink(&mut self.peers[p].rpcs, dim::PEER, idx);
+        self.grants.forget(&mut self.rpcs, &mut self.peers, idx);
+        self.timers.cancel(idx);
+        self.rpc_index.remove(self.key.rpc(p, id), idx);
+        let rpc = &mut self.rpcs[idx];
+        rpc.out.stop();
+        if !rpc.inc.is_complete()
+            && let Some(buffer) = rpc.inc.buffer.take()
+        {
+            self.source.give_back(buffer);
+        }
     }
-    pub fn stats(&self) -> &Stats {
-        todo!()
+
+    /// Frees the slot of a detached RPC.
+    pub(crate) fn free(&mut self, idx: u32) {
+        let rpc = &mut self.rpcs[idx];
+        let p = rpc.peer;
+        rpc.state = State::Free;
+        rpc.generation = rpc.generation.wrapping_add(1);
+        rpc.out.message = None;
+        if let Some(buffer) = rpc.inc.buffer.take() {
+            self.source.give_back(buffer);
+        }
+        self.rpcs.push_front(&mut self.free_rpcs, dim::QUEUE, idx);
+        let peer = &mut self.peers[p];
+        peer.live = peer.live.saturating_sub(1);
+        if peer.live == 0 {
+            self.peers
+                .push_back(&mut self.idle_peers, peer::dim::IDLE, p);
+        }
     }
-    /// Gives a message's buffer back for reuse; messages that wait for one are served.
-    pub fn recycle(&mut self, now: Instant, buffer: S::Buffer) {
-        todo!()
+
+    /// The RPC has run here and ended: it never runs again.
+    pub(crate) fn remember_ended(&mut self, now: Instant, idx: u32) {
+        let rpc = &self.rpcs[idx];
+        let peer = &self.peers[rpc.peer];
+        let hash = self.key.client_id(peer.addr_hash, rpc.id);
+        if self.ended.insert(now.as_nanos(), peer.addr, rpc.id, hash) {
+            count(&mut self.stats.ended_window_shrunk);
+        }
     }
-    /// What the carrier's receive buffer really holds: never more is granted.
-    pub fn set_receive_buffer(&mut self, bytes: u64) {
-        todo!()
-    }
-    /// How far ahead of the link data is handed over (the driver's measured wake-up latency).
-    pub fn set_nic_backlog_ns(&mut self, nanos: u64) {
-        todo!()
-    }
-    /// The settings in force, derived values filled in.
-    pub fn config(&self) -> &Config {
-        todo!()
-    }
-    /// Live RPCs of both halves.
-    pub fn live_rpcs(&self) -> usize {
-        todo!()
-    }
-    /// Recomputes every book from scratch and compares.
-    #[cfg(any(test, feature = "check"))]
-    pub fn check_invariants(&self) -> Result<(), &'static str> {
-        todo!()
+
+    pub(crate) fn drop_packet(&mut self, why: Drop) -> Result<(), Drop> {
+        self.stats.count_drop(why);
+        Err(why)
     }
 }

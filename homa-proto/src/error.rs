@@ -3,7 +3,7 @@
 use core::fmt;
 
 /// Why an endpoint cannot be made from a [`Config`](crate::Config).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum ConfigError {
     /// The named setting has an impossible value.
@@ -13,7 +13,7 @@ pub enum ConfigError {
 }
 
 /// Why a port cannot be opened.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum PortError {
     /// Port 0 cannot be addressed.
@@ -25,7 +25,7 @@ pub enum PortError {
 }
 
 /// Why a message was not taken. The message comes back in [`SendError::message`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum SendErrorKind {
     /// Homa messages have at least one byte.
@@ -56,7 +56,7 @@ pub struct SendError<M> {
 }
 
 /// How an RPC failed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum RpcError {
     /// Nothing ever came from this peer: a firewall, a wrong address, nobody there.
@@ -70,7 +70,7 @@ pub enum RpcError {
 }
 
 /// Why a packet was dropped. Each has a counter of its own in [`Stats`](crate::Stats).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Drop {
     /// Malformed: see [`wire::Malformed`](crate::wire::Malformed).
@@ -103,6 +103,8 @@ pub enum Drop {
     Stale,
     /// Answering would exceed a rate limit.
     RateLimited,
+    /// A message that can never fit the buffer source.
+    TooLongForBuffers,
 }
 
 impl fmt::Display for ConfigError {

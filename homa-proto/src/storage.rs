@@ -1,6 +1,69 @@
 //! Tables of fixed capacity, in the caller's memory or boxed once.
 
-use core::marker::PhantomData;
+#[cfg(feature = "alloc")]
+use alloc::boxed::Box;
+use core::ops::{Deref, DerefMut};
+
+use crate::ended::EndedEntry;
+use crate::index::Bucket;
+#[cfg(feature = "alloc")]
+use crate::index::buckets_for;
+use crate::peer::PeerSlot;
+use crate::rpc::RpcSlot;
+use crate::timer::TimerNode;
+use crate::tree::Node;
+
+/// "No index": ends lists and marks empty places. No table is long enough to reach it.
+pub(crate) const NIL: u32 = u32::MAX;
+
+/// A table of fixed length: lent by the caller, or boxed once.
+#[derive(Debug)]
+pub(crate) enum Slice<'a, T> {
+    /// The caller's memory.
+    Borrowed(&'a mut [T]),
+    /// Memory from the heap, allocated once.
+    #[cfg(feature = "alloc")]
+    Boxed(Box<[T]>),
+}
+
+#[cfg(feature = "alloc")]
+impl<T> Slice<'_, T> {
+    /// A table of `len` elements on the heap, each made by `element`.
+    #[must_use]
+    pub(crate) fn boxed(len: usize, element: impl FnMut() -> T) -> Self {
+        Self::Boxed(core::iter::repeat_with(element).take(len).collect())
+    }
+}
+
+impl<'a, T> From<&'a mut [T]> for Slice<'a, T> {
+    fn from(memory: &'a mut [T]) -> Self {
+        Self::Borrowed(memory)
+    }
+}
+
+// Both arms hold an address and a length in the same place, so that the match costs nothing.
+impl<T> Deref for Slice<'_, T> {
+    type Target = [T];
+    #[inline(always)]
+    fn deref(&self) -> &[T] {
+        match self {
+            Self::Borrowed(slice) => slice,
+            #[cfg(feature = "alloc")]
+            Self::Boxed(slice) => slice,
+        }
+    }
+}
+
+impl<T> DerefMut for Slice<'_, T> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut [T] {
+        match self {
+            Self::Borrowed(slice) => slice,
+            #[cfg(feature = "alloc")]
+            Self::Boxed(slice) => slice,
+        }
+    }
+}
 
 /// Sizes of an endpoint's tables.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,15 +87,156 @@ impl Default for Limits {
 }
 
 /// The memory of an endpoint's tables.
+///
+/// Made by [`Storage::boxed`] on the heap, or by [`FixedStorage::storage`] in memory of the
+/// caller's.
 pub struct Storage<'a, M, B> {
-    _p: PhantomData<(&'a M, B)>,
+    pub(crate) rpcs: Slice<'a, RpcSlot<M, B>>,
+    pub(crate) rpc_index: Slice<'a, Bucket>,
+    pub(crate) timers: Slice<'a, TimerNode>,
+    pub(crate) send_order: Slice<'a, Node>,
+    pub(crate) send_age: Slice<'a, Node>,
+    pub(crate) grant_order: Slice<'a, Node>,
+    pub(crate) peers: Slice<'a, PeerSlot>,
+    pub(crate) peer_index: Slice<'a, Bucket>,
+    pub(crate) peer_order: Slice<'a, Node>,
+    pub(crate) ended: Slice<'a, EndedEntry>,
+    pub(crate) ended_index: Slice<'a, Bucket>,
+}
+
+impl<M, B> Storage<'_, M, B> {
+    /// Bytes of all tables for one RPC, message data excepted.
+    #[must_use]
+    pub const fn bytes_per_rpc() -> usize {
+        size_of::<RpcSlot<M, B>>()
+            + size_of::<TimerNode>()
+            + 3 * size_of::<Node>()
+            + 2 * size_of::<Bucket>()
+    }
+
+    /// Bytes of all tables for one peer.
+    #[must_use]
+    pub const fn bytes_per_peer() -> usize {
+        size_of::<PeerSlot>() + size_of::<Node>() + 2 * size_of::<Bucket>()
+    }
 }
 
 #[cfg(feature = "alloc")]
 impl<M, B> Storage<'static, M, B> {
     /// Tables of the given sizes on the heap, allocated here and never again.
     #[must_use]
-    pub fn boxed(_limits: Limits) -> Self {
-        Self { _p: PhantomData }
+    pub fn boxed(limits: Limits) -> Self {
+        let Limits { rpcs, peers, ended } = limits;
+        let nodes = |len| Slice::boxed(len, Node::default);
+        let buckets = |len| Slice::boxed(buckets_for(len), Bucket::default);
+        Self {
+            rpcs: Slice::boxed(rpcs, RpcSlot::new),
+            rpc_index: buckets(rpcs),
+            timers: Slice::boxed(rpcs, TimerNode::default),
+            send_order: nodes(rpcs),
+            send_age: nodes(rpcs),
+            grant_order: nodes(rpcs),
+            peers: Slice::boxed(peers, PeerSlot::new),
+            peer_index: buckets(peers),
+            peer_order: nodes(peers),
+            ended: Slice::boxed(ended, EndedEntry::default),
+            ended_index: buckets(ended),
+        }
+    }
+}
+
+/// Room for the tables of an endpoint without a heap: put it into a `static`, or wherever it
+/// outlives the endpoint. Each of the three numbers must be a power of two from 2 up.
+pub struct FixedStorage<M, B, const RPCS: usize, const PEERS: usize, const ENDED: usize> {
+    rpcs: [RpcSlot<M, B>; RPCS],
+    rpc_index: [[Bucket; 2]; RPCS],
+    timers: [TimerNode; RPCS],
+    order: [[Node; RPCS]; 3],
+    peers: [PeerSlot; PEERS],
+    peer_index: [[Bucket; 2]; PEERS],
+    peer_order: [Node; PEERS],
+    ended: [EndedEntry; ENDED],
+    ended_index: [[Bucket; 2]; ENDED],
+}
+
+impl<M, B, const RPCS: usize, const PEERS: usize, const ENDED: usize>
+    FixedStorage<M, B, RPCS, PEERS, ENDED>
+{
+    /// Empty tables.
+    #[must_use]
+    pub const fn new() -> Self {
+        const {
+            assert!(
+                RPCS.is_power_of_two() && PEERS.is_power_of_two() && ENDED.is_power_of_two(),
+                "the sizes of the tables must be powers of two"
+            );
+            assert!(RPCS >= 2 && PEERS >= 2 && ENDED >= 2);
+        }
+        Self {
+            rpcs: [const { RpcSlot::new() }; RPCS],
+            rpc_index: [[Bucket::EMPTY; 2]; RPCS],
+            timers: [TimerNode::IDLE; RPCS],
+            order: [[Node::OUT; RPCS]; 3],
+            peers: [const { PeerSlot::new() }; PEERS],
+            peer_index: [[Bucket::EMPTY; 2]; PEERS],
+            peer_order: [Node::OUT; PEERS],
+            ended: [const { EndedEntry::NONE }; ENDED],
+            ended_index: [[Bucket::EMPTY; 2]; ENDED],
+        }
+    }
+
+    /// The tables, for [`Endpoint::new`](crate::Endpoint::new).
+    pub fn storage(&mut self) -> Storage<'_, M, B> {
+        let [send_order, send_age, grant_order] = &mut self.order;
+        Storage {
+            rpcs: Slice::Borrowed(&mut self.rpcs),
+            rpc_index: Slice::Borrowed(self.rpc_index.as_flattened_mut()),
+            timers: Slice::Borrowed(&mut self.timers),
+            send_order: Slice::Borrowed(send_order),
+            send_age: Slice::Borrowed(send_age),
+            grant_order: Slice::Borrowed(grant_order),
+            peers: Slice::Borrowed(&mut self.peers),
+            peer_index: Slice::Borrowed(self.peer_index.as_flattened_mut()),
+            peer_order: Slice::Borrowed(&mut self.peer_order),
+            ended: Slice::Borrowed(&mut self.ended),
+            ended_index: Slice::Borrowed(self.ended_index.as_flattened_mut()),
+        }
+    }
+}
+
+impl<M, B, const RPCS: usize, const PEERS: usize, const ENDED: usize> Default
+    for FixedStorage<M, B, RPCS, PEERS, ENDED>
+{
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A table for a test, with or without `alloc`.
+#[cfg(test)]
+pub(crate) fn test_table<T: Default>(len: usize) -> Slice<'static, T> {
+    let elements: std::vec::Vec<T> = std::iter::repeat_with(T::default).take(len).collect();
+    Slice::Borrowed(elements.leak())
+}
+
+#[cfg(all(test, feature = "alloc"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn borrowed_and_boxed_are_alike() {
+        let mut memory = [1, 2, 3];
+        let mut next = 0;
+        let mut count = || {
+            next += 1;
+            next
+        };
+        let (mut lent, mut boxed) = (Slice::from(&mut memory[..]), Slice::boxed(3, &mut count));
+        for slice in [&mut lent, &mut boxed] {
+            assert_eq!(**slice, [1, 2, 3]);
+            slice.reverse();
+            assert_eq!(**slice, [3, 2, 1]);
+        }
+        assert_eq!(memory, [3, 2, 1]);
     }
 }

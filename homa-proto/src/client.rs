@@ -1,0 +1,114 @@
+//! The client's half of an RPC: OUTGOING, then INCOMING, then done.
+
+use crate::buffer::BufferSource;
+use crate::endpoint::Endpoint;
+use crate::error::{Drop, RpcError};
+use crate::incoming::Range;
+use crate::peer;
+use crate::rpc::{Pending, State, dim};
+use crate::stats::count;
+use crate::time::Instant;
+use crate::wire::AckEntry;
+
+impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
+    /// The first packet of the response: the server has the whole request, sending it stops.
+    pub(crate) fn begin_response(&mut self, now: Instant, idx: u32) {
+        let rpc = &mut self.rpcs[idx];
+        // The time of a response counts only if nobody had to ask.
+        if rpc.tries == 0 && rpc.out.sent == rpc.out.len && rpc.heard <= now {
+            let service = now.nanos_since(rpc.heard);
+            self.peers[rpc.peer].service.sample(service);
+        }
+        self.queue.unlist(&mut self.rpcs, idx);
+        let rpc = &mut self.rpcs[idx];
+        rpc.out.stop();
+        rpc.state = State::ClientIncoming;
+        rpc.heard = now;
+        rpc.tries = 0;
+        rpc.pending.clear(Pending::RESEND_ALL | Pending::ANNOUNCE);
+        self.requeue(now, idx);
+    }
+
+    /// The response is whole: the RPC ends, and the server is told with a later packet.
+    pub(crate) fn finish_response(&mut self, now: Instant, idx: u32) {
+        count(&mut self.stats.responses_received);
+        self.detach(idx);
+        let rpc = &mut self.rpcs[idx];
+        rpc.state = State::ClientAnswered;
+        let entry = AckEntry {
+            client_id: rpc.id,
+            server_port: rpc.peer_port,
+        };
+        let (p, local_port) = (rpc.peer, rpc.local_port);
+        self.rpcs.push_back(&mut self.events, dim::QUEUE, idx);
+        self.hold_ack(now, p, entry, local_port);
+    }
+
+    /// Keeps an acknowledgement until data to the same peer can carry it, or until it is due.
+    fn hold_ack(&mut self, now: Instant, p: u32, entry: AckEntry, local_port: u16) {
+        let peer = &mut self.peers[p];
+        if peer.ack_count() == 0 {
+            peer.acks_since = now;
+            self.peers
+                .push_back(&mut self.ack_order, peer::dim::ACKS, p);
+        }
+        let peer = &mut self.peers[p];
+        peer.ack_local_port = local_port;
+        // When there is no room, the server asks for this one.
+        let kept = peer.push_ack(entry);
+        if !kept || peer.ack_count() >= peer::MAX_HELD_ACKS {
+            self.flush_acks(p);
+        }
+    }
+
+    /// The acknowledgements for `p` go in packets of their own.
+    pub(crate) fn flush_acks(&mut self, p: u32) {
+        self.peers[p].acks_due = true;
+        self.peers
+            .push_back(&mut self.peer_control, peer::dim::CONTROL, p);
+    }
+
+    /// The server knows nothing of this request: all that was sent of it goes again.
+    ///
+    /// Only in answer to a RESEND of this endpoint, so that nobody can have it send for nothing.
+    pub(crate) fn restart_request(&mut self, now: Instant, idx: u32) -> Result<(), Drop> {
+        let rpc = &mut self.rpcs[idx];
+        if !rpc.was_asked || rpc.out.sent == 0 {
+            return Err(Drop::Stale);
+        }
+        rpc.was_asked = false;
+        let peer = &self.peers[rpc.peer];
+        rpc.out.retransmit_priority = peer.unscheduled_priority(rpc.out.len);
+        let all = Range {
+            start: 0,
+            end: rpc.out.sent,
+        };
+        if !rpc.out.retransmit(all) {
+            count(&mut self.stats.retransmits_refused);
+        }
+        self.requeue(now, idx);
+        Ok(())
+    }
+
+    /// The server has sent its whole response and waits for the acknowledgement, but some of the
+    /// response is missing here: it is asked for, which is answer enough.
+    pub(crate) fn on_need_ack(&mut self, now: Instant, idx: u32) -> Result<(), Drop> {
+        match self.rpcs[idx].state {
+            State::ClientOutgoing | State::ClientIncoming => {
+                self.ask_if_overdue(now, idx);
+                Ok(())
+            }
+            _ => Err(Drop::Mismatch),
+        }
+    }
+
+    /// A request ends without a response.
+    pub(crate) fn fail_request(&mut self, idx: u32, error: RpcError) {
+        count(&mut self.stats.requests_failed);
+        self.detach(idx);
+        let rpc = &mut self.rpcs[idx];
+        rpc.state = State::ClientFailed;
+        rpc.error = Some(error);
+        self.rpcs.push_back(&mut self.events, dim::QUEUE, idx);
+    }
+}

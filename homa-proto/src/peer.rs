@@ -1,0 +1,303 @@
+//! What is known of a peer.
+
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use crate::list::{Link, Linked, List};
+use crate::time::Instant;
+use crate::tree::Tree;
+use crate::wire::{AckEntry, Common};
+
+/// Acknowledgements that wait for data to ride on.
+pub(crate) const MAX_HELD_ACKS: usize = 12;
+
+/// Smoothed time and its variation, after RFC 6298, in nanoseconds (up to 4 s).
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Smoothed {
+    mean: u32,
+    variation: u32,
+    known: bool,
+}
+
+impl Smoothed {
+    pub(crate) fn sample(&mut self, nanos: u64) {
+        let sample = u32::try_from(nanos).unwrap_or(u32::MAX);
+        if !self.known {
+            *self = Self {
+                mean: sample,
+                variation: sample / 2,
+                known: true,
+            };
+            return;
+        }
+        let blend = |old: u32, new: u32, shift: u32| {
+            let weight = (1u64 << shift).saturating_sub(1);
+            let sum = u64::from(old)
+                .saturating_mul(weight)
+                .saturating_add(u64::from(new));
+            u32::try_from(sum >> shift).unwrap_or(u32::MAX)
+        };
+        self.variation = blend(self.variation, self.mean.abs_diff(sample), 2);
+        self.mean = blend(self.mean, sample, 3);
+    }
+
+    pub(crate) fn mean(&self) -> Option<u64> {
+        self.known.then_some(u64::from(self.mean))
+    }
+
+    /// Smoothed + 4 × variation.
+    pub(crate) fn bound(&self) -> Option<u64> {
+        self.known.then(|| {
+            u64::from(self.mean).saturating_add(u64::from(self.variation).saturating_mul(4))
+        })
+    }
+}
+
+/// A grant whose data will tell the round trip.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Probe {
+    pub(crate) rpc: u32,
+    pub(crate) birth: u64,
+    /// Data at or above this offset could not have been sent before the grant.
+    pub(crate) offset: u32,
+    pub(crate) sent: Instant,
+}
+
+/// Where a peer stands among those that may be granted more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Candidate {
+    /// None of its messages waits, or it is silent.
+    No,
+    /// It has a waiting message and no active one.
+    Fresh,
+    /// It has a waiting message besides an active one.
+    Second,
+}
+
+/// Lists that a peer can be in.
+pub(crate) mod dim {
+    /// Control packets are due.
+    pub(crate) const CONTROL: usize = 0;
+    /// No live RPC: least recently used first. Or free.
+    pub(crate) const IDLE: usize = 1;
+    /// Acknowledgements wait, oldest first.
+    pub(crate) const ACKS: usize = 2;
+    /// Its RPCs are being failed.
+    pub(crate) const FAILING: usize = 3;
+    pub(crate) const COUNT: usize = 4;
+}
+
+/// One entry of the table of peers. Its contents are the endpoint's own.
+pub(crate) struct PeerSlot {
+    /// Canonical: never IPv4-mapped.
+    pub(crate) addr: SocketAddr,
+    pub(crate) addr_hash: u64,
+    pub(crate) local: Option<IpAddr>,
+    pub(crate) in_use: bool,
+    /// Anything at all has been heard.
+    pub(crate) was_heard: bool,
+    /// It sits on its grants: gets no more, and what it has been granted does not count.
+    pub(crate) is_silent: bool,
+    pub(crate) cutoffs_due: bool,
+    pub(crate) acks_due: bool,
+    pub(crate) candidate: Candidate,
+    /// Active messages from this peer.
+    pub(crate) active: u8,
+    pub(crate) cutoff_version: u16,
+    /// Priority of unscheduled data to this peer, by message length.
+    pub(crate) cutoffs: [u32; 8],
+    /// The most unscheduled bytes of a message that it takes.
+    pub(crate) unscheduled_limit: u32,
+    /// Round trip of the network: from grant to granted data, from RESEND to its answer.
+    pub(crate) rtt: Smoothed,
+    /// From a whole request to the first byte of its response.
+    pub(crate) service: Smoothed,
+    pub(crate) probe: Option<Probe>,
+    pub(crate) heard: Instant,
+    pub(crate) data_heard: Instant,
+    pub(crate) cutoffs_sent: Option<Instant>,
+    /// Of the RPC whose packet showed that the peer lacks the cutoffs.
+    pub(crate) cutoffs_common: Common,
+    /// When the next RESEND may go to this peer.
+    pub(crate) resend_free: Instant,
+    pub(crate) acks_since: Instant,
+    /// Client port of the RPCs in `acks`.
+    pub(crate) ack_local_port: u16,
+    ack_count: u8,
+    acks: [AckEntry; MAX_HELD_ACKS],
+    /// Slots taken by RPCs with this peer.
+    pub(crate) live: u32,
+    /// The RPCs that fail when the peer does, oldest first.
+    pub(crate) rpcs: List,
+    /// RPCs born before this are being failed, a slice at a time.
+    pub(crate) failing_before: u64,
+    /// Its messages that wait for grants, in rank order.
+    pub(crate) waiting: Tree,
+    /// Bytes granted to it and not yet received.
+    pub(crate) incoming: u64,
+    links: [Link; dim::COUNT],
+}
+
+impl PeerSlot {
+    /// A free slot.
+    #[must_use]
+    pub(crate) const fn new() -> Self {
+        Self {
+            addr: SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0),
+            addr_hash: 0,
+            local: None,
+            in_use: false,
+            was_heard: false,
+            is_silent: false,
+            cutoffs_due: false,
+            acks_due: false,
+            candidate: Candidate::No,
+            active: 0,
+            cutoff_version: 0,
+            cutoffs: [0; 8],
+            unscheduled_limit: u32::MAX,
+            rtt: Smoothed {
+                mean: 0,
+                variation: 0,
+                known: false,
+            },
+            service: Smoothed {
+                mean: 0,
+                variation: 0,
+                known: false,
+            },
+            probe: None,
+            heard: Instant::ZERO,
+            data_heard: Instant::ZERO,
+            cutoffs_sent: None,
+            cutoffs_common: Common {
+                source_port: 0,
+                dest_port: 0,
+                sender_id: 0,
+            },
+            resend_free: Instant::ZERO,
+            acks_since: Instant::ZERO,
+            ack_local_port: 0,
+            ack_count: 0,
+            acks: [AckEntry {
+                client_id: 0,
+                server_port: 0,
+            }; MAX_HELD_ACKS],
+            live: 0,
+            rpcs: List::EMPTY,
+            failing_before: 0,
+            waiting: Tree::EMPTY,
+            incoming: 0,
+            links: [Link::OUT; dim::COUNT],
+        }
+    }
+
+    /// Makes the slot that of a new peer. It must be in no list but the one of free slots.
+    pub(crate) fn occupy(&mut self, addr: SocketAddr, addr_hash: u64, local: Option<IpAddr>) {
+        let links = self.links;
+        *self = Self {
+            addr,
+            addr_hash,
+            local,
+            in_use: true,
+            links,
+            ..Self::new()
+        };
+    }
+
+    pub(crate) fn ack_count(&self) -> usize {
+        usize::from(self.ack_count)
+    }
+
+    /// `false`: full, flush first.
+    pub(crate) fn push_ack(&mut self, entry: AckEntry) -> bool {
+        match self.acks.get_mut(usize::from(self.ack_count)) {
+            Some(slot) => {
+                *slot = entry;
+                self.ack_count = self.ack_count.saturating_add(1);
+                true
+            }
+            None => false,
+        }
+    }
+
+    pub(crate) fn pop_ack(&mut self) -> Option<AckEntry> {
+        let last = self.ack_count.checked_sub(1)?;
+        self.ack_count = last;
+        self.acks.get(usize::from(last)).copied()
+    }
+
+    /// The unscheduled priority of a message of `len` bytes to this peer.
+    ///
+    /// The largest level whose cutoff is not below the length; level 0 takes everything. Before
+    /// the peer's cutoffs are known: the second highest (ATC '21).
+    pub(crate) fn unscheduled_priority(&self, len: u32) -> u8 {
+        if self.cutoff_version == 0 {
+            return 6;
+        }
+        (1..8u8)
+            .rev()
+            .find(|&level| {
+                self.cutoffs
+                    .get(usize::from(level))
+                    .is_some_and(|&cutoff| cutoff >= len)
+            })
+            .unwrap_or(0)
+    }
+}
+
+impl Default for PeerSlot {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Linked for PeerSlot {
+    // `dim` is one of the constants above.
+    #[inline]
+    fn link(&self, dim: usize) -> &Link {
+        &self.links[dim]
+    }
+    #[inline]
+    fn link_mut(&mut self, dim: usize) -> &mut Link {
+        &mut self.links[dim]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn smoothed_settles() {
+        let mut smoothed = Smoothed::default();
+        assert_eq!(smoothed.bound(), None);
+        for _ in 0..100 {
+            smoothed.sample(10_000);
+        }
+        assert_eq!(smoothed.mean(), Some(10_000));
+        assert!(smoothed.bound().unwrap() < 11_000);
+        smoothed.sample(u64::MAX);
+        assert!(smoothed.bound().unwrap() > 1_000_000_000);
+    }
+
+    #[test]
+    fn unscheduled_priority_follows_the_cutoffs() {
+        let mut peer = PeerSlot::new();
+        assert_eq!(peer.unscheduled_priority(1), 6);
+        peer.cutoff_version = 1;
+        // As the kernel sends them: levels 0 to 3 unused for unscheduled data.
+        peer.cutoffs = [0, 0, 0, 0, 1_000_000, 15_000, 2_800, 200];
+        for (len, level) in [
+            (1, 7),
+            (200, 7),
+            (201, 6),
+            (2_800, 6),
+            (15_000, 5),
+            (15_001, 4),
+            (1_000_000, 4),
+            (1_000_001, 0),
+        ] {
+            assert_eq!(peer.unscheduled_priority(len), level, "{len} bytes");
+        }
+    }
+}

@@ -1,0 +1,538 @@
+//! Packets in: what each type does to an RPC in each state.
+//!
+//! The table of answers is that of the Homa draft, with what the kernel module does in practice.
+
+use core::net::{IpAddr, SocketAddr};
+
+use crate::buffer::BufferSource;
+use crate::endpoint::{Endpoint, canonical};
+use crate::error::Drop;
+use crate::incoming::Range;
+use crate::list::Table;
+use crate::peer;
+use crate::rpc::{GrantState, Pending, RpcSlot, State, dim};
+use crate::stats::count;
+use crate::time::Instant;
+use crate::transmit::Reply;
+use crate::wire::{self, AckEntry, Common, DataView, View};
+
+/// Shortest time between two CUTOFFS to one peer, in nanoseconds.
+const CUTOFFS_INTERVAL_NS: u64 = 1_000_000;
+
+impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
+    /// Takes in one packet (the payload of one datagram): `from` is its source address, `local`
+    /// the local address that it was sent to, when known.
+    ///
+    /// Then call [`poll_transmit`](Self::poll_transmit) and [`poll_event`](Self::poll_event)
+    /// until nothing comes; several packets may be handed in first.
+    ///
+    /// # Errors
+    ///
+    /// [`Drop`] says why a packet was dropped. It has been counted; nothing is to be done.
+    pub fn handle_packet(
+        &mut self,
+        now: Instant,
+        from: SocketAddr,
+        local: Option<IpAddr>,
+        bytes: &[u8],
+    ) -> Result<(), Drop> {
+        let now = self.advance(now);
+        count(&mut self.stats.packets_received);
+        self.stats.bytes_received = self.stats.bytes_received.wrapping_add(bytes.len() as u64);
+        match self.take_packet(now, canonical(from), local, bytes) {
+            Ok(()) => Ok(()),
+            Err(why) => self.drop_packet(why),
+        }
+    }
+
+    fn take_packet(
+        &mut self,
+        now: Instant,
+        from: SocketAddr,
+        local: Option<IpAddr>,
+        bytes: &[u8],
+    ) -> Result<(), Drop> {
+        let view = View::parse(bytes, self.config.max_message).map_err(Drop::Malformed)?;
+        if !self.is_address(from) {
+            return Err(Drop::BadSource);
+        }
+        let common = view.common();
+        if !self.is_open(common.dest_port) {
+            return Err(Drop::PortNotOpen);
+        }
+        let p = self.peer_of(from);
+        if let Some(p) = p {
+            let peer = &mut self.peers[p];
+            peer.heard = now;
+            peer.was_heard = true;
+            peer.local = local.or(peer.local);
+        }
+        let idx = p.and_then(|p| self.rpc_of(p, common.local_id()));
+        if let Some(idx) = idx {
+            let rpc = &self.rpcs[idx];
+            if rpc.local_port != common.dest_port || rpc.peer_port != common.source_port {
+                return Err(Drop::Mismatch);
+            }
+        }
+        match (view, p, idx) {
+            (View::Data(data), _, _) => self.on_data(now, from, local, p, idx, &data),
+            (View::Grant(grant), Some(_), Some(idx)) => {
+                count(&mut self.stats.grants_received);
+                self.on_grant(
+                    now,
+                    idx,
+                    grant.offset(),
+                    grant.priority(),
+                    grant.resend_all(),
+                )
+            }
+            (View::Resend(resend), _, Some(idx)) => {
+                count(&mut self.stats.resends_received);
+                let (offset, len) = (resend.offset(), resend.len());
+                self.on_resend(now, idx, offset, len, resend.priority())
+            }
+            (View::Resend(_), _, None) => {
+                count(&mut self.stats.resends_received);
+                self.reply(now, from, local, common, Reply::Unknown)
+            }
+            (View::RpcUnknown(_), _, Some(idx)) => {
+                count(&mut self.stats.unknowns_received);
+                self.on_unknown(now, idx)
+            }
+            (View::Busy(_), _, Some(idx)) => {
+                count(&mut self.stats.busys_received);
+                self.on_busy(now, idx)
+            }
+            (View::Cutoffs(cutoffs), Some(p), _) => {
+                count(&mut self.stats.cutoffs_received);
+                let peer = &mut self.peers[p];
+                if cutoffs.version() == 0 {
+                    return Err(Drop::Stale);
+                }
+                peer.cutoffs = cutoffs.cutoffs();
+                peer.cutoff_version = cutoffs.version();
+                // Less than a packet's worth would only multiply packets.
+                if let Some(limit) = cutoffs.unscheduled_limit() {
+                    peer.unscheduled_limit = limit.max(1);
+                }
+                Ok(())
+            }
+            (View::NeedAck(_), _, Some(idx)) => {
+                count(&mut self.stats.need_acks_received);
+                self.on_need_ack(now, idx)
+            }
+            (View::NeedAck(_), _, None) => {
+                count(&mut self.stats.need_acks_received);
+                self.reply(now, from, local, common, Reply::Ack)
+            }
+            (View::Ack(acks), Some(p), idx) => {
+                count(&mut self.stats.acks_received);
+                if let Some(idx) = idx {
+                    self.on_ack(now, idx);
+                }
+                for ack in acks.entries() {
+                    self.take_ack(now, p, ack);
+                }
+                Ok(())
+            }
+            (View::Freeze(_), _, _) => Err(Drop::Ignored),
+            (
+                View::Grant(_)
+                | View::RpcUnknown(_)
+                | View::Busy(_)
+                | View::Cutoffs(_)
+                | View::Ack(_),
+                _,
+                _,
+            ) => Err(Drop::UnknownRpc),
+        }
+    }
+
+    fn reply(
+        &mut self,
+        now: Instant,
+        to: SocketAddr,
+        local: Option<IpAddr>,
+        common: Common,
+        kind: Reply,
+    ) -> Result<(), Drop> {
+        if self.replies.push(now, to, local, common, kind) {
+            Ok(())
+        } else {
+            count(&mut self.stats.replies_limited);
+            Err(Drop::RateLimited)
+        }
+    }
+
+    fn on_data(
+        &mut self,
+        now: Instant,
+        from: SocketAddr,
+        local: Option<IpAddr>,
+        p: Option<u32>,
+        idx: Option<u32>,
+        data: &DataView<'_>,
+    ) -> Result<(), Drop> {
+        if let (Some(p), Some(ack)) = (p, data.ack()) {
+            self.take_ack(now, p, ack);
+        }
+        let idx = match idx {
+            Some(idx) => idx,
+            None => self.new_incoming_request(now, from, local, p, data)?,
+        };
+        let p = self.rpcs[idx].peer;
+        self.check_cutoffs(now, p, &data.common(), data.cutoff_version());
+        match self.rpcs[idx].state {
+            State::ClientOutgoing => self.begin_response(now, idx),
+            State::ClientIncoming | State::ServerIncoming => {}
+            _ => return Err(Drop::Duplicate),
+        }
+        self.take_data(now, idx, data)
+    }
+
+    /// The sender does not know this endpoint's cutoffs: they are told, but not all the time.
+    fn check_cutoffs(&mut self, now: Instant, p: u32, common: &Common, version: u16) {
+        let peer = &mut self.peers[p];
+        if version == self.priorities.version {
+            return;
+        }
+        let due = peer
+            .cutoffs_sent
+            .is_none_or(|sent| now.nanos_since(sent) >= CUTOFFS_INTERVAL_NS);
+        if due && !peer.cutoffs_due {
+            peer.cutoffs_due = true;
+            peer.cutoffs_common = Common {
+                source_port: common.dest_port,
+                dest_port: common.source_port,
+                sender_id: common.local_id(),
+            };
+            self.peers
+                .push_back(&mut self.peer_control, peer::dim::CONTROL, p);
+        }
+    }
+
+    /// A packet of a message that is not complete yet.
+    fn take_data(&mut self, now: Instant, idx: u32, data: &DataView<'_>) -> Result<(), Drop> {
+        let p = self.rpcs[idx].peer;
+        let len = data.message_len();
+        if self.rpcs[idx].inc.len == 0 {
+            self.begin_incoming(now, idx, data)?;
+        }
+        let rpc = &mut self.rpcs[idx];
+        if rpc.inc.len != len {
+            return Err(Drop::LengthChanged);
+        }
+        if rpc.grant == GrantState::NoBuffer {
+            rpc.heard = now;
+            // What the sender will send unasked is known all the same.
+            return Err(Drop::NoBuffer);
+        }
+        let before = rpc.inc.received();
+        let result = rpc.inc.accept(data.offset(), data.data());
+        let fresh = rpc.inc.received().wrapping_sub(before);
+        self.stats.message_bytes_received = self
+            .stats
+            .message_bytes_received
+            .wrapping_add(u64::from(fresh));
+        if rpc.inc.is_complete() {
+            self.peers[p].data_heard = now;
+            self.complete(now, idx);
+            return result;
+        }
+        self.sample_round_trip(now, idx, data);
+        let rpc = &mut self.rpcs[idx];
+        rpc.heard = now;
+        rpc.tries = 0;
+        rpc.asks_without_data = 0;
+        rpc.has_turn = false;
+        // A sender goes on to the end of its batch where a grant ends within it, and knows of
+        // grants whose GRANT came to it out of order.
+        let reach = data.incoming().max(rpc.inc.end());
+        rpc.inc.granted = rpc.inc.granted.max(reach).min(len);
+        self.note_gap(now, idx);
+        let peer = &mut self.peers[p];
+        peer.data_heard = now;
+        if peer.is_silent {
+            self.grants.unsilence(&mut self.peers, p);
+        }
+        self.grants.touch(&mut self.rpcs, idx);
+        self.arm(idx);
+        result
+    }
+
+    /// The first packet of a message tells its length: the books open, a buffer is asked for.
+    fn begin_incoming(&mut self, now: Instant, idx: u32, data: &DataView<'_>) -> Result<(), Drop> {
+        let len = data.message_len();
+        if len as usize > self.source.max_len() {
+            self.refuse_incoming(idx);
+            return Err(Drop::TooLongForBuffers);
+        }
+        let rpc = &mut self.rpcs[idx];
+        rpc.inc.len = len;
+        rpc.inc.granted = data.incoming().min(len);
+        rpc.inc.told = rpc.inc.granted;
+        let unscheduled = rpc.inc.granted;
+        let changes = self.priorities.changes;
+        self.priorities.observe(now, len, unscheduled);
+        if self.priorities.changes != changes {
+            count(&mut self.stats.cutoff_changes);
+        }
+        let buffer = if self.grants.is_buffer_promised(len) {
+            None
+        } else {
+            self.source.take(len as usize)
+        };
+        if buffer.is_none() {
+            count(&mut self.stats.buffer_waits);
+            self.grants.await_buffer(&mut self.rpcs, idx);
+        }
+        self.rpcs[idx].inc.buffer = buffer;
+        Ok(())
+    }
+
+    /// Messages that wait for a buffer get one, the best first.
+    pub(crate) fn serve_waiters(&mut self, now: Instant) {
+        while let Some(idx) = self.grants.first_awaiting_buffer() {
+            let len = self.rpcs[idx].inc.len as usize;
+            let Some(buffer) = self.source.take(len) else {
+                return;
+            };
+            let rpc = &mut self.rpcs[idx];
+            rpc.inc.buffer = Some(buffer);
+            rpc.heard = now;
+            rpc.tries = 0;
+            self.grants.has_buffer(&mut self.rpcs, idx);
+            // What came while there was no buffer has been dropped.
+            let granted = self.rpcs[idx].inc.granted;
+            if granted > 0 {
+                count(&mut self.stats.resends_for_buffer);
+                self.ask_for(
+                    now,
+                    idx,
+                    Range {
+                        start: 0,
+                        end: granted,
+                    },
+                );
+            }
+            self.arm(idx);
+        }
+    }
+
+    /// Round trips: from a grant to data that could not have come without it, from a RESEND to
+    /// what it asked for.
+    fn sample_round_trip(&mut self, now: Instant, idx: u32, data: &DataView<'_>) {
+        let rpc = &self.rpcs[idx];
+        let peer = &mut self.peers[rpc.peer];
+        if data.retransmit() {
+            // After several RESENDs nobody knows which was answered (Karn).
+            if rpc.tries == 1 && rpc.asked > rpc.heard {
+                peer.rtt.sample(now.nanos_since(rpc.asked));
+            }
+            return;
+        }
+        if let Some(probe) = peer.probe
+            && probe.rpc == idx
+            && probe.birth == rpc.birth
+            && data.offset() >= probe.offset
+        {
+            peer.rtt.sample(now.nanos_since(probe.sent));
+            peer.probe = None;
+        }
+    }
+
+    /// Data that leaves a hole behind starts the clock of the reordering allowance.
+    fn note_gap(&mut self, now: Instant, idx: u32) {
+        let allowance = self.reorder_allowance(idx);
+        let rpc = &mut self.rpcs[idx];
+        if rpc.gap_due != Instant::MAX {
+            return;
+        }
+        let Some(last) = rpc.inc.gaps().last() else {
+            return;
+        };
+        if last.end > rpc.gaps_asked_below {
+            rpc.gaps_seen_below = rpc.inc.end();
+            rpc.gap_due = now.after(allowance);
+        }
+    }
+
+    fn on_grant(
+        &mut self,
+        now: Instant,
+        idx: u32,
+        offset: u32,
+        priority: u8,
+        resend_all: bool,
+    ) -> Result<(), Drop> {
+        let rpc = &mut self.rpcs[idx];
+        if !rpc.state.sends() {
+            return Err(Drop::Mismatch);
+        }
+        rpc.heard = now;
+        rpc.tries = 0;
+        let offset = offset.min(rpc.out.len);
+        let mut news = false;
+        if resend_all {
+            let range = Range {
+                start: 0,
+                end: offset.min(rpc.out.sent),
+            };
+            rpc.out.retransmit_priority = priority;
+            if !rpc.out.retransmit(range) {
+                count(&mut self.stats.retransmits_refused);
+            }
+            news = true;
+        }
+        if offset > rpc.out.granted {
+            rpc.out.granted = offset;
+            rpc.out.sched_priority = priority;
+            news = true;
+        }
+        if !news {
+            self.arm(idx);
+            return Err(Drop::Stale);
+        }
+        self.requeue(now, idx);
+        Ok(())
+    }
+
+    /// The other side asks for bytes again.
+    fn on_resend(
+        &mut self,
+        now: Instant,
+        idx: u32,
+        offset: u32,
+        len: u32,
+        priority: u8,
+    ) -> Result<(), Drop> {
+        match self.rpcs[idx].state {
+            // Here the other side is the client, which waits for a response.
+            State::ServerIncoming => {
+                self.respond(idx, Pending::BUSY);
+                self.ask_if_overdue(now, idx);
+                Ok(())
+            }
+            State::ServerArrived | State::ServerInService | State::ClientIncoming => {
+                self.respond(idx, Pending::BUSY);
+                Ok(())
+            }
+            State::ClientOutgoing | State::ServerOutgoing => {
+                self.resend_range(now, idx, offset, len, priority);
+                Ok(())
+            }
+            _ => Err(Drop::Mismatch),
+        }
+    }
+
+    fn resend_range(&mut self, now: Instant, idx: u32, offset: u32, len: u32, priority: u8) {
+        let rpc = &mut self.rpcs[idx];
+        if rpc.state == State::ServerOutgoing {
+            // The client lives: its response is not given up.
+            rpc.heard = now;
+        }
+        if rpcs_is_short_queued(&self.rpcs, idx) {
+            // None of it has gone yet, and it goes with the next packets.
+            return;
+        }
+        let rpc = &mut self.rpcs[idx];
+        let end = match len {
+            wire::ALL => rpc.out.sent,
+            len => offset.saturating_add(len).min(rpc.out.len),
+        };
+        // Beyond what was granted: the GRANT was lost.
+        rpc.out.granted = rpc.out.granted.max(end);
+        rpc.out.retransmit_priority = priority;
+        let again = Range {
+            start: offset.min(end),
+            end: end.min(rpc.out.sent),
+        };
+        if again.start < again.end && !rpc.out.retransmit(again) {
+            count(&mut self.stats.retransmits_refused);
+        }
+        self.requeue(now, idx);
+        let goes_now =
+            self.rpcs[idx].out.is_sendable() && self.queue.is_next(idx) && self.pacer.is_ready(now);
+        if !goes_now {
+            self.respond(idx, Pending::BUSY);
+        }
+    }
+
+    fn on_busy(&mut self, now: Instant, idx: u32) -> Result<(), Drop> {
+        let rpc = &mut self.rpcs[idx];
+        if !rpc.state.is_live() {
+            return Err(Drop::Mismatch);
+        }
+        if rpc.state.receives() && rpc.tries == 1 && rpc.asked > rpc.heard {
+            self.peers[rpc.peer].rtt.sample(now.nanos_since(rpc.asked));
+        }
+        let rpc = &mut self.rpcs[idx];
+        // The clock of the time-out starts again, but not the back-off: a busy peer is not asked
+        // at the pace of a lossy one.
+        rpc.heard = now;
+        self.arm(idx);
+        Ok(())
+    }
+
+    fn on_unknown(&mut self, now: Instant, idx: u32) -> Result<(), Drop> {
+        match self.rpcs[idx].state {
+            State::ClientOutgoing => self.restart_request(now, idx),
+            // A late answer to an earlier RESEND; if the server really forgot, silence tells.
+            State::ClientIncoming => Err(Drop::Stale),
+            State::ServerIncoming
+            | State::ServerArrived
+            | State::ServerInService
+            | State::ServerOutgoing => {
+                self.client_gone(now, idx);
+                Ok(())
+            }
+            _ => Err(Drop::Mismatch),
+        }
+    }
+
+    /// An acknowledgement of one of `p`'s RPCs.
+    fn take_ack(&mut self, now: Instant, p: u32, ack: AckEntry) {
+        let acknowledged = (ack.client_id & 1 == 0)
+            .then(|| self.rpc_of(p, ack.client_id ^ 1))
+            .flatten()
+            .filter(|&idx| self.rpcs[idx].local_port == ack.server_port);
+        match acknowledged {
+            Some(idx) => self.on_ack(now, idx),
+            None => count(&mut self.stats.acks_stale),
+        }
+    }
+
+    fn on_ack(&mut self, now: Instant, idx: u32) {
+        if self.rpcs[idx].state == State::ServerOutgoing {
+            count(&mut self.stats.acknowledged);
+            self.release(now, idx, None);
+        } else {
+            count(&mut self.stats.acks_stale);
+        }
+    }
+
+    /// A control packet for an RPC is due.
+    pub(crate) fn respond(&mut self, idx: u32, what: u8) {
+        self.rpcs[idx].pending.set(what);
+        self.rpcs.push_back(&mut self.control, dim::CONTROL, idx);
+    }
+
+    /// The incoming message is whole.
+    fn complete(&mut self, now: Instant, idx: u32) {
+        self.grants.forget(&mut self.rpcs, &mut self.peers, idx);
+        let p = self.rpcs[idx].peer;
+        if self.peers[p].is_silent {
+            self.grants.unsilence(&mut self.peers, p);
+        }
+        if self.rpcs[idx].is_client() {
+            self.finish_response(now, idx);
+        } else {
+            self.finish_request(idx);
+        }
+    }
+}
+
+/// Whether a message of one short packet waits to be sent for the first time.
+fn rpcs_is_short_queued<M, B>(rpcs: &Table<'_, RpcSlot<M, B>>, idx: u32) -> bool {
+    rpcs[idx].state.sends() && rpcs.is_listed(dim::QUEUE, idx)
+}

@@ -1,0 +1,475 @@
+//! Silence: when it counts, what it is answered with, and when it ends an RPC.
+//!
+//! Homa draft, "Lost packets", and the kernel module's timer. Silence counts only while the ball
+//! is in the other side's court; its limit follows what has been measured of the peer.
+
+use crate::buffer::BufferSource;
+use crate::endpoint::Endpoint;
+use crate::error::RpcError;
+use crate::incoming::Range;
+use crate::peer;
+use crate::rpc::{GrantState, Pending, State, dim};
+use crate::stats::count;
+use crate::time::Instant;
+
+/// Timers that one call of `handle_timeout` works off.
+const TIMERS_PER_CALL: usize = 256;
+/// RPCs of a failed peer that one call of `handle_timeout` ends.
+const FAILURES_PER_CALL: usize = 64;
+/// RESENDs that an RPC makes at least before it is given up.
+const MIN_TRIES: u8 = 2;
+/// The interval is doubled this many times at most.
+const MAX_DOUBLINGS: u32 = 16;
+/// RESENDs to one peer in each `resend_floor_ns`.
+const RESENDS_PER_FLOOR: u64 = 16;
+/// Floors for which silence is not held against anybody after a late call, and between two such
+/// times.
+const GRACE_FLOORS: u64 = 1;
+const BETWEEN_GRACES_FLOORS: u64 = 8;
+
+impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
+    /// Does what is due at `now`: call it when [`poll_timeout`](Self::poll_timeout) says so. Then
+    /// call `poll_transmit` and `poll_event` until nothing comes. Calling it early does no harm.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        let now = self.advance(now);
+        self.more_work = false;
+        self.notice_lateness(now);
+        for done in 0.. {
+            let Some(idx) = self.timers.expire(now.as_nanos()) else {
+                break;
+            };
+            self.on_timer(now, idx);
+            if done >= TIMERS_PER_CALL {
+                self.more_work = true;
+                break;
+            }
+        }
+        while let Some(p) = self.ack_order.first() {
+            let due = self.peers[p].acks_since.after(self.config.ack_delay_ns);
+            if due > now {
+                break;
+            }
+            self.peers.unlink(&mut self.ack_order, peer::dim::ACKS, p);
+            self.flush_acks(p);
+        }
+        self.fail_some(now);
+    }
+
+    /// If this call comes late, packets may wait in the carrier that nobody has looked at yet:
+    /// for a moment silence is not held against the peers, lest a sleeper wakes with a storm.
+    fn notice_lateness(&mut self, now: Instant) {
+        let floor = self.config.resend_floor_ns;
+        let Some(due) = self.timers.next() else {
+            return;
+        };
+        let late = now.as_nanos().saturating_sub(due) > floor;
+        let again = self
+            .grace_until
+            .after(floor.saturating_mul(BETWEEN_GRACES_FLOORS));
+        if late && (now >= again || self.grace_until == Instant::ZERO) {
+            count(&mut self.stats.late_timeouts);
+            self.grace_until = now.after(floor.saturating_mul(GRACE_FLOORS));
+        }
+    }
+
+    /// The timer of an RPC is armed for when it is next due, or earlier: it is looked at then.
+    pub(crate) fn arm(&mut self, idx: u32) {
+        let Some(due) = self.next_due(idx) else {
+            return;
+        };
+        // What is overdue already is looked at next, not now: the time-out after this call is
+        // later than `now`, whatever happens.
+        let due = due.max(self.now.after(1)).as_nanos();
+        if self.timers.armed(idx).is_none_or(|armed| armed > due) {
+            self.timers.set(idx, due);
+        }
+    }
+
+    /// When something must be done about an RPC if nothing is heard of it.
+    pub(crate) fn next_due(&self, idx: u32) -> Option<Instant> {
+        let rpc = &self.rpcs[idx];
+        let silence = match rpc.state {
+            State::ClientOutgoing => self.silence_of_server(idx),
+            State::ClientIncoming | State::ServerIncoming => self.silence_of_sender(idx),
+            State::ServerOutgoing => Some(self.silence_of_client(idx)),
+            _ => None,
+        };
+        let deadline = (rpc.is_client() && rpc.deadline != Instant::MAX).then_some(rpc.deadline);
+        [silence, deadline].into_iter().flatten().min()
+    }
+
+    /// All of the request that may go has gone: the response, or a grant, is the server's turn.
+    fn silence_of_server(&self, idx: u32) -> Option<Instant> {
+        let rpc = &self.rpcs[idx];
+        (rpc.out.sent > 0 && rpc.out.all_allowed_sent())
+            .then(|| rpc.heard.max(rpc.asked).after(self.interval(idx)))
+    }
+
+    /// Granted bytes are missing.
+    fn silence_of_sender(&self, idx: u32) -> Option<Instant> {
+        let rpc = &self.rpcs[idx];
+        if rpc.grant == GrantState::NoBuffer || rpc.inc.outstanding() == 0 {
+            return None;
+        }
+        let silent = rpc.heard.max(rpc.asked).after(self.interval(idx));
+        // A hole that was asked for and is still there, however much else arrives.
+        let hole = rpc
+            .inc
+            .gaps()
+            .first()
+            .filter(|gap| gap.start < rpc.gaps_asked_below)
+            .map(|_| rpc.asked.after(self.interval(idx)));
+        let early = (rpc.gap_due != Instant::MAX).then_some(rpc.gap_due);
+        [Some(silent), hole, early].into_iter().flatten().min()
+    }
+
+    /// The response is under way or has been sent: the client acknowledges it some time.
+    fn silence_of_client(&self, idx: u32) -> Instant {
+        let rpc = &self.rpcs[idx];
+        let give_up = rpc.heard.after(self.config.timeout_ns.saturating_mul(2));
+        if rpc.out.sent < rpc.out.len || !rpc.out.all_allowed_sent() {
+            return give_up;
+        }
+        let wait = self.config.need_ack_ns.max(1);
+        rpc.asked.after(backed_off(wait, rpc.tries)).min(give_up)
+    }
+
+    /// How long silence about an RPC is borne before the next RESEND, in nanoseconds.
+    pub(crate) fn interval(&self, idx: u32) -> u64 {
+        let rpc = &self.rpcs[idx];
+        let peer = &self.peers[rpc.peer];
+        let measured = match rpc.state {
+            State::ClientOutgoing => peer.service.bound(),
+            _ => peer.rtt.bound().or_else(|| peer.service.bound()),
+        };
+        let floor = self.config.resend_floor_ns;
+        let guess = match self.config.rtt_ns {
+            0 => floor.saturating_mul(5),
+            rtt => rtt.saturating_mul(4),
+        };
+        backed_off(measured.unwrap_or(guess).max(floor), rpc.tries)
+            .min(self.config.resend_ceiling_ns)
+    }
+
+    /// How long a hole may be mere reordering, in nanoseconds.
+    pub(crate) fn reorder_allowance(&self, idx: u32) -> u64 {
+        if self.config.reorder_ns > 0 {
+            return self.config.reorder_ns;
+        }
+        let peer = &self.peers[self.rpcs[idx].peer];
+        peer.rtt
+            .mean()
+            .or_else(|| peer.service.mean())
+            .unwrap_or(self.config.resend_floor_ns)
+            / 4
+    }
+
+    fn on_timer(&mut self, now: Instant, idx: u32) {
+        let rpc = &self.rpcs[idx];
+        if !rpc.state.is_live() {
+            return;
+        }
+        if rpc.is_client() && rpc.deadline <= now {
+            self.fail_request(idx, RpcError::DeadlineExceeded);
+            self.serve_waiters(now);
+            return;
+        }
+        if now < self.grace_until {
+            // What is due is looked at again at the end of the grace.
+            if let Some(due) = self.next_due(idx) {
+                let due = due.max(self.grace_until).min(rpc.deadline.max(now));
+                self.timers.set(idx, due.as_nanos());
+            }
+            return;
+        }
+        if rpc.gap_due <= now {
+            self.ask_for_gaps(now, idx);
+        }
+        let Some(due) = self.next_due(idx) else {
+            return;
+        };
+        if due > now {
+            self.timers.set(idx, due.as_nanos());
+            return;
+        }
+        match self.rpcs[idx].state {
+            State::ServerOutgoing => self.ask_for_ack(now, idx),
+            _ => self.silence_expired(now, idx),
+        }
+    }
+
+    /// Holes with later data beyond them have outlived the reordering allowance.
+    fn ask_for_gaps(&mut self, now: Instant, idx: u32) {
+        let allowance = self.reorder_allowance(idx);
+        let rpc = &mut self.rpcs[idx];
+        let seen = Range {
+            start: rpc.gaps_asked_below,
+            end: rpc.gaps_seen_below,
+        };
+        rpc.gaps_asked_below = seen.end;
+        rpc.gap_due = Instant::MAX;
+        let is_newer = rpc
+            .inc
+            .gaps()
+            .last()
+            .is_some_and(|gap| gap.start >= seen.end);
+        if is_newer {
+            rpc.gaps_seen_below = rpc.inc.end();
+            rpc.gap_due = now.after(allowance);
+        }
+        let open = rpc
+            .inc
+            .gaps()
+            .iter()
+            .any(|gap| gap.end > seen.start && gap.start < seen.end);
+        if open {
+            count(&mut self.stats.resends_early);
+            self.ask_for(now, idx, seen);
+        }
+    }
+
+    fn silence_expired(&mut self, now: Instant, idx: u32) {
+        let rpc = &self.rpcs[idx];
+        let silent_ns = now.nanos_since(rpc.heard);
+        if silent_ns >= self.config.timeout_ns && rpc.tries >= MIN_TRIES {
+            self.give_up(now, idx);
+            return;
+        }
+        let p = rpc.peer;
+        if !rpc.has_turn
+            && let Some(turn) = self.reserve_resend(now, p)
+        {
+            count(&mut self.stats.resends_deferred);
+            self.rpcs[idx].has_turn = true;
+            self.timers.set(idx, turn.as_nanos());
+            return;
+        }
+        let rpc = &mut self.rpcs[idx];
+        rpc.has_turn = false;
+        rpc.tries = rpc.tries.saturating_add(1);
+        if rpc.state == State::ClientOutgoing {
+            rpc.asked = now;
+            rpc.was_asked = true;
+            self.respond(idx, Pending::RESEND_ALL);
+        } else {
+            rpc.asks_without_data = rpc.asks_without_data.saturating_add(1);
+            let sits = rpc.asks_without_data >= 2;
+            let since = rpc.heard.min(rpc.asked);
+            let all = Range {
+                start: 0,
+                end: rpc.inc.granted,
+            };
+            self.ask_for(now, idx, all);
+            // Two intervals without a byte from this peer, of this message or another.
+            if sits && self.peers[p].data_heard <= since && !self.peers[p].is_silent {
+                count(&mut self.stats.peers_silenced);
+                self.grants.silence(&mut self.rpcs, &mut self.peers, p);
+            }
+        }
+        if let Some(due) = self.next_due(idx) {
+            self.timers.set(idx, due.as_nanos());
+        }
+    }
+
+    /// Takes a place among the RESENDs to a peer. `None`: one may go now. Else when it may go:
+    /// the place is kept, so that every RPC has its turn however many there are.
+    fn reserve_resend(&mut self, now: Instant, p: u32) -> Option<Instant> {
+        let burst = self.config.resend_floor_ns;
+        let spacing = (burst / RESENDS_PER_FLOOR).max(1);
+        let peer = &mut self.peers[p];
+        let place = peer.resend_free.max(now);
+        peer.resend_free = place.after(spacing);
+        (place > now.after(burst)).then_some(place)
+    }
+
+    /// Asks for what is missing of a message within `range`.
+    pub(crate) fn ask_for(&mut self, now: Instant, idx: u32, range: Range) {
+        let rpc = &mut self.rpcs[idx];
+        if rpc.pending.has(Pending::RESEND) {
+            rpc.ask_from = rpc.ask_from.min(range.start);
+            rpc.ask_below = rpc.ask_below.max(range.end);
+        } else {
+            rpc.ask_from = range.start;
+            rpc.ask_below = range.end;
+        }
+        rpc.asked = now;
+        self.respond(idx, Pending::RESEND);
+    }
+
+    /// The other side shows that it waits: what is missing here is asked for, if that has not
+    /// been done within the interval. This leaves the time-out alone.
+    pub(crate) fn ask_if_overdue(&mut self, now: Instant, idx: u32) {
+        let rpc = &self.rpcs[idx];
+        let since = rpc.heard.max(rpc.asked);
+        let measured = self.peers[rpc.peer].rtt.mean();
+        let patience = measured.unwrap_or(self.config.resend_floor_ns);
+        if now.nanos_since(since) < patience {
+            return;
+        }
+        match rpc.state {
+            State::ClientOutgoing if rpc.out.all_allowed_sent() => {
+                let rpc = &mut self.rpcs[idx];
+                rpc.asked = now;
+                rpc.was_asked = true;
+                self.respond(idx, Pending::RESEND_ALL);
+            }
+            State::ClientIncoming | State::ServerIncoming
+                if rpc.grant != GrantState::NoBuffer && rpc.inc.outstanding() > 0 =>
+            {
+                let all = Range {
+                    start: 0,
+                    end: rpc.inc.granted,
+                };
+                self.ask_for(now, idx, all);
+            }
+            _ => return,
+        }
+        self.arm(idx);
+    }
+
+    /// The response has been sent and not acknowledged: the client is asked, and given up only
+    /// when it has been silent for longer than it takes to give up itself.
+    fn ask_for_ack(&mut self, now: Instant, idx: u32) {
+        let rpc = &mut self.rpcs[idx];
+        if now.nanos_since(rpc.heard) >= self.config.timeout_ns.saturating_mul(2) {
+            count(&mut self.stats.responses_unacknowledged);
+            let error = self.silence_error(idx);
+            self.release(now, idx, Some(error));
+            return;
+        }
+        rpc.asked = now;
+        rpc.tries = rpc.tries.saturating_add(1);
+        self.respond(idx, Pending::NEED_ACK);
+        if let Some(due) = self.next_due(idx) {
+            self.timers.set(idx, due.as_nanos());
+        }
+    }
+
+    fn silence_error(&self, idx: u32) -> RpcError {
+        if self.peers[self.rpcs[idx].peer].was_heard {
+            RpcError::WentSilent
+        } else {
+            RpcError::NeverHeard
+        }
+    }
+
+    /// An RPC has heard nothing for the time-out. If its peer has not been heard of either, the
+    /// peer's other RPCs fail with it, a slice at a time.
+    fn give_up(&mut self, now: Instant, idx: u32) {
+        let p = self.rpcs[idx].peer;
+        let peer = &mut self.peers[p];
+        if !peer.was_heard || now.nanos_since(peer.heard) >= self.config.timeout_ns {
+            peer.failing_before = self.rpcs[idx].birth;
+            if let Some(newest) = peer.rpcs.last() {
+                peer.failing_before = self.rpcs[newest].birth.saturating_add(1);
+            }
+            self.peers
+                .push_back(&mut self.failing, peer::dim::FAILING, p);
+        }
+        self.fail_with_silence(now, idx);
+    }
+
+    fn fail_with_silence(&mut self, now: Instant, idx: u32) {
+        if self.rpcs[idx].is_client() {
+            let error = self.silence_error(idx);
+            self.fail_request(idx, error);
+            self.serve_waiters(now);
+        } else {
+            self.abandon_request(now, idx);
+        }
+    }
+
+    fn fail_some(&mut self, now: Instant) {
+        for _ in 0..FAILURES_PER_CALL {
+            let Some(p) = self.failing.first() else {
+                return;
+            };
+            let next = self.peers[p]
+                .rpcs
+                .first()
+                .filter(|&idx| self.rpcs[idx].birth < self.peers[p].failing_before);
+            match next {
+                Some(idx) => self.fail_with_silence(now, idx),
+                None => {
+                    self.peers.unlink(&mut self.failing, peer::dim::FAILING, p);
+                }
+            }
+        }
+    }
+
+    /// All of a message that may go has gone. From here the other side's silence counts.
+    pub(crate) fn all_sent(&mut self, now: Instant, idx: u32) {
+        let rpc = &mut self.rpcs[idx];
+        match rpc.state {
+            State::ClientOutgoing => rpc.heard = now,
+            State::ServerOutgoing => {
+                rpc.asked = now;
+                rpc.tries = 0;
+            }
+            _ => return,
+        }
+        self.arm(idx);
+    }
+
+    /// Puts an outgoing message where it belongs in the queue after a change, and keeps count of
+    /// the messages that wait for grants.
+    pub(crate) fn requeue(&mut self, now: Instant, idx: u32) {
+        self.queue.update(&self.rpcs, idx);
+        let rpc = &mut self.rpcs[idx];
+        let stalled = rpc.state.sends() && rpc.out.sent == rpc.out.granted && {
+            rpc.out.granted < rpc.out.len && rpc.out.all_allowed_sent()
+        };
+        if stalled != rpc.is_stalled {
+            rpc.is_stalled = stalled;
+            self.stalled = if stalled {
+                self.stalled.saturating_add(1)
+            } else {
+                self.stalled.saturating_sub(1)
+            };
+        }
+        if let Some(since) = self.sender_idle_since
+            && (!self.queue.is_empty() || self.stalled == 0)
+        {
+            self.stats.sender_idle_ns = self
+                .stats
+                .sender_idle_ns
+                .wrapping_add(now.nanos_since(since));
+            self.sender_idle_since = None;
+        }
+        self.arm(idx);
+    }
+
+    /// A new outgoing message: what may go at once goes.
+    pub(crate) fn start_sending(&mut self, now: Instant, idx: u32) {
+        let rpc = &mut self.rpcs[idx];
+        let peer = &self.peers[rpc.peer];
+        let payload = self.config.max_payload(peer.addr.is_ipv6());
+        let len = rpc
+            .out
+            .message
+            .as_ref()
+            .map_or(0, |message| message.as_ref().len());
+        let len = u32::try_from(len).unwrap_or(u32::MAX);
+        let unscheduled = self
+            .config
+            .unscheduled_bytes
+            .min(peer.unscheduled_limit)
+            .max(1)
+            .min(len);
+        rpc.out.start(len, unscheduled);
+        if unscheduled == len && len as usize <= payload {
+            self.rpcs.push_back(&mut self.queue.short, dim::QUEUE, idx);
+            return;
+        }
+        self.requeue(now, idx);
+        // Known before it can go, so that the receiver grants it before the one ahead has left.
+        if unscheduled < len && !self.queue.is_next(idx) {
+            self.respond(idx, Pending::ANNOUNCE);
+        }
+    }
+}
+
+fn backed_off(nanos: u64, tries: u8) -> u64 {
+    let doublings = u32::from(tries).min(MAX_DOUBLINGS);
+    nanos.saturating_mul(1_u64.wrapping_shl(doublings))
+}

@@ -1,0 +1,118 @@
+//! The server's half of an RPC: INCOMING, IN_SERVICE, OUTGOING, then done.
+
+use core::net::{IpAddr, SocketAddr};
+
+use crate::buffer::BufferSource;
+use crate::endpoint::Endpoint;
+use crate::error::{Drop, RpcError};
+use crate::rpc::{State, dim};
+use crate::stats::count;
+use crate::time::Instant;
+use crate::wire::DataView;
+
+impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
+    /// DATA for an RPC that is not known: a new request, unless it has run here before.
+    pub(crate) fn new_incoming_request(
+        &mut self,
+        now: Instant,
+        from: SocketAddr,
+        local: Option<IpAddr>,
+        p: Option<u32>,
+        data: &DataView<'_>,
+    ) -> Result<u32, Drop> {
+        let common = data.common();
+        if !common.sent_by_client() {
+            return Err(Drop::UnknownRpc);
+        }
+        let id = common.local_id();
+        let addr_hash = match p {
+            Some(p) => self.peers[p].addr_hash,
+            None => self.key.addr(&from),
+        };
+        let hash = self.key.client_id(addr_hash, id);
+        if self.ended.contains(from, id, hash) {
+            return Err(Drop::EndedRpc);
+        }
+        if self.live_rpcs() == self.rpcs.len() {
+            return Err(Drop::RpcsFull);
+        }
+        let p = match p {
+            Some(p) => p,
+            None => {
+                let p = self.peer_or_new(now, from, local).ok_or(Drop::PeersFull)?;
+                let peer = &mut self.peers[p];
+                peer.heard = now;
+                peer.was_heard = true;
+                p
+            }
+        };
+        let idx = self
+            .allocate(p, id, common.dest_port, common.source_port)
+            .ok_or(Drop::RpcsFull)?;
+        let rpc = &mut self.rpcs[idx];
+        rpc.state = State::ServerIncoming;
+        rpc.heard = now;
+        self.rpcs.push_back(&mut self.peers[p].rpcs, dim::PEER, idx);
+        Ok(idx)
+    }
+
+    /// The request is whole: it goes to the application.
+    pub(crate) fn finish_request(&mut self, idx: u32) {
+        count(&mut self.stats.requests_received);
+        self.timers.cancel(idx);
+        let rpc = &mut self.rpcs[idx];
+        rpc.state = State::ServerArrived;
+        rpc.gap_due = Instant::MAX;
+        rpc.pending
+            .clear(crate::rpc::Pending::RESEND | crate::rpc::Pending::GRANT);
+        let p = rpc.peer;
+        // From now on the application decides when it ends, not the peer's silence.
+        self.rpcs.unlink(&mut self.peers[p].rpcs, dim::PEER, idx);
+        self.rpcs.push_back(&mut self.events, dim::QUEUE, idx);
+    }
+
+    /// The response is no longer needed: acknowledged, or given up (`error`).
+    pub(crate) fn release(&mut self, now: Instant, idx: u32, error: Option<RpcError>) {
+        self.remember_ended(now, idx);
+        self.detach(idx);
+        let rpc = &mut self.rpcs[idx];
+        rpc.state = State::ServerReleased;
+        rpc.error = error;
+        self.rpcs.push_back(&mut self.events, dim::QUEUE, idx);
+    }
+
+    /// The client no longer knows the RPC.
+    pub(crate) fn client_gone(&mut self, now: Instant, idx: u32) {
+        count(&mut self.stats.clients_gone);
+        match self.rpcs[idx].state {
+            State::ServerOutgoing => self.release(now, idx, None),
+            State::ServerIncoming => self.abandon_request(now, idx),
+            _ => {
+                // The application has the request or is about to; its answer will be refused.
+                self.remember_ended(now, idx);
+                self.detach(idx);
+                self.rpcs.unlink(&mut self.events, dim::QUEUE, idx);
+                self.free(idx);
+                self.serve_waiters(now);
+            }
+        }
+    }
+
+    /// A request that never became whole: nobody has seen it, nobody is told.
+    pub(crate) fn abandon_request(&mut self, now: Instant, idx: u32) {
+        count(&mut self.stats.requests_abandoned);
+        self.detach(idx);
+        self.free(idx);
+        self.serve_waiters(now);
+    }
+
+    /// An incoming message that no buffer can ever hold.
+    pub(crate) fn refuse_incoming(&mut self, idx: u32) {
+        if self.rpcs[idx].is_client() {
+            self.fail_request(idx, RpcError::TooLongForBuffers);
+        } else {
+            self.detach(idx);
+            self.free(idx);
+        }
+    }
+}
