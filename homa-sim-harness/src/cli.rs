@@ -330,7 +330,10 @@ pub fn main() -> ExitCode {
             // The first line may end in the middle: what is missing follows on the next.
             let rest = text.lines().nth(1).unwrap_or("").trim();
             let space = if rest.is_empty() { "" } else { " " };
-            eprintln!("homa-sim: {}{space}{rest}", line.trim_start_matches("error: "));
+            eprintln!(
+                "homa-sim: {}{space}{rest}",
+                line.trim_start_matches("error: ")
+            );
             return ExitCode::from(2);
         }
         Err(help) => {
@@ -478,15 +481,18 @@ fn sweep(args: &SweepArgs) -> Result<ExitCode, String> {
         }
     }
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let threads = if args.threads == 0 { cores } else { args.threads };
+    let threads = if args.threads == 0 {
+        cores
+    } else {
+        args.threads
+    };
     let bar = ProgressBar::new(jobs.len() as u64);
     let next = AtomicUsize::new(0);
     let results: Mutex<Vec<(usize, Result<Report, String>)>> = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
         for _ in 0..threads.min(jobs.len()) {
             scope.spawn(|| {
-                while let Some((experiment, name)) =
-                    jobs.get(next.fetch_add(1, Ordering::Relaxed))
+                while let Some((experiment, name)) = jobs.get(next.fetch_add(1, Ordering::Relaxed))
                 {
                     let at = jobs
                         .iter()
@@ -536,7 +542,10 @@ fn sweep(args: &SweepArgs) -> Result<ExitCode, String> {
             report.unfinished,
             report.smallest_tenth.p99_slowdown,
             report.count_weighted_p99_slowdown,
-            report.by_length.last().map_or(0.0, |class| class.p99_slowdown),
+            report
+                .by_length
+                .last()
+                .map_or(0.0, |class| class.p99_slowdown),
             report.wasted_bandwidth * 100.0,
             report.drops
         );

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use homa_proto::{Config, Limits};
 use serde::{Deserialize, Serialize};
 
 use crate::capture::Capture;
@@ -16,6 +17,7 @@ use crate::traffic;
 use crate::traffic::poisson::{self, Answer, Destinations, Poisson};
 use crate::traffic::workload::Workload;
 use crate::transport::Transport;
+use crate::transport::homa::{Homa, Settings as HomaSettings};
 use crate::transport::tcp::{Algorithm, Settings as TcpSettings, Tcp, TcpOptions};
 
 /// What the load of a link counts.
@@ -78,6 +80,8 @@ pub struct HomaOptions {
     pub resend_floor_us: u64,
     /// How long a gap may be mere reordering, in nanoseconds.
     pub reorder_ns: u64,
+    /// RPC slots of a host.
+    pub rpcs: usize,
 }
 
 impl Default for HomaOptions {
@@ -91,6 +95,7 @@ impl Default for HomaOptions {
             nic_backlog_ns: 1,
             resend_floor_us: 1000,
             reorder_ns: 0,
+            rpcs: 2048,
         }
     }
 }
@@ -464,6 +469,7 @@ impl Experiment {
             Tcp::new(settings, hosts)
         };
         match transport {
+            "homa" => self.run_with(&topology, self.homa(&topology)?, watch),
             "newreno" => self.run_with(&topology, tcp(Algorithm::NewReno), watch),
             "cubic" => self.run_with(&topology, tcp(Algorithm::Cubic), watch),
             "dctcp" => self.run_with(&topology, tcp(Algorithm::Dctcp), watch),
@@ -472,6 +478,39 @@ impl Experiment {
                 TRANSPORTS.join(", ")
             )),
         }
+    }
+
+    fn homa(&self, topology: &Topology) -> Result<Homa, String> {
+        let options = &self.homa;
+        let longest = self.workload()?.max().max(self.job.bytes).max(1 << 20);
+        let config = Config {
+            mtu: self.mtu,
+            rtt_ns: self.round_trip_ns(topology),
+            max_message: longest,
+            unscheduled_bytes: options.unscheduled_bytes,
+            max_incoming: options.max_incoming,
+            max_overcommit: options.overcommit,
+            window: options.window,
+            fifo_permille: options.fifo_permille,
+            levels: self.levels,
+            nic_backlog_ns: options.nic_backlog_ns,
+            max_batch: 1,
+            resend_floor_ns: options.resend_floor_us * 1000,
+            reorder_ns: options.reorder_ns,
+            ..Config::default()
+        };
+        let settings = HomaSettings {
+            config,
+            limits: Limits {
+                rpcs: options.rpcs,
+                peers: topology.hosts.len().max(2),
+                ended: 4096,
+            },
+            buffer_bytes: 1 << 40,
+            contents: false,
+        };
+        let bps = topology.hosts.iter().map(|host| host.bps).collect();
+        Homa::new(settings, bps, self.seed)
     }
 
     fn run_with<T: Transport>(

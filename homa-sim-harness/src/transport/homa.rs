@@ -246,7 +246,10 @@ impl Homa {
             limit: self.settings.buffer_bytes,
             current: Rc::clone(&current),
         };
-        let mut rng = Rng::new(self.seed, 0x686f_6d61_0000_0000 + (life << 16) + host as u64);
+        let mut rng = Rng::new(
+            self.seed,
+            0x686f_6d61_0000_0000 + (life << 16) + host as u64,
+        );
         let seed = u128::from(rng.next_u64()) << 64 | u128::from(rng.next_u64());
         let config = Config {
             carrier: Carrier::NativeIp,

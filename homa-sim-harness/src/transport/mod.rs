@@ -3,6 +3,7 @@
 //! One value holds the transport of *all* hosts, so that an oracle that knows everything fits behind the same trait.
 //! Every call names the host it is about, and a transport that is honest looks at that host's state alone.
 
+pub mod homa;
 pub mod tcp;
 
 use crate::packet::{HostId, Packet};
