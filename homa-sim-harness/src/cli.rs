@@ -1,5 +1,6 @@
 //! The command line of `homa-sim`.
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Mutex;
@@ -355,6 +356,11 @@ pub fn main() -> ExitCode {
     }
 }
 
+/// Prints; whoever stopped listening misses it.
+fn show(text: &str) {
+    let _ = std::io::stdout().write_all(text.as_bytes());
+}
+
 fn check_transports(names: &[String]) -> Result<(), String> {
     match names
         .iter()
@@ -397,12 +403,11 @@ fn run(args: &RunArgs, default: &[&str]) -> Result<ExitCode, String> {
             },
         )?;
         bar.finish_and_clear();
-        print!("{}", report.table());
-        println!();
+        show(&format!("{}\n", report.table()));
         reports.push(report);
     }
     if reports.len() > 1 {
-        print!("{}", report::comparison(&reports));
+        show(&report::comparison(&reports));
     }
     write_outputs(&args.output, &experiment, &reports)?;
     Ok(ExitCode::SUCCESS)
@@ -514,8 +519,8 @@ fn sweep(args: &SweepArgs) -> Result<ExitCode, String> {
     bar.finish_and_clear();
     let mut results = results.into_inner().map_err(|error| error.to_string())?;
     results.sort_by_key(|result| result.0);
-    println!(
-        "{:>9} {:>6} {:>10} {:>6} {:>9} {:>10} {:>9} {:>9} {:>10} {:>8} {:>9}",
+    let mut table = format!(
+        "{:>9} {:>6} {:>10} {:>6} {:>9} {:>10} {:>9} {:>9} {:>11} {:>8} {:>9}\n",
         "transport",
         "load",
         "overcommit",
@@ -532,8 +537,8 @@ fn sweep(args: &SweepArgs) -> Result<ExitCode, String> {
     for (at, report) in results {
         let report = report?;
         let (experiment, _) = &jobs[at];
-        println!(
-            "{:>9} {:>6} {:>10} {:>6} {:>9.3} {:>10} {:>9.2} {:>9.2} {:>10.2} {:>8.1} {:>9}",
+        table += &format!(
+            "{:>9} {:>6} {:>10} {:>6} {:>9.3} {:>10} {:>9.2} {:>9.2} {:>11.2} {:>8.1} {:>9}\n",
             report.transport,
             report.load,
             experiment.homa.overcommit,
@@ -551,6 +556,7 @@ fn sweep(args: &SweepArgs) -> Result<ExitCode, String> {
         );
         reports.push(report);
     }
+    show(&table);
     write_outputs(&args.output, &base, &reports)?;
     Ok(ExitCode::SUCCESS)
 }

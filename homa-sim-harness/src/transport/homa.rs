@@ -3,7 +3,7 @@
 //! Packets carry the real header bytes. Message data are all zero and are not carried, unless the run checks contents: then
 //! every byte of every message is what its id and offset make it, and is compared at its destination.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
@@ -75,7 +75,8 @@ impl AsMut<[u8]> for Incoming {
 
 /// Buffers by power of two, reused. The last one given back is the first taken, so that little memory is ever touched.
 struct Pool {
-    free: Vec<Vec<Vec<u8>>>,
+    /// Shared by all hosts.
+    free: Rc<RefCell<Vec<Vec<Vec<u8>>>>>,
     out: usize,
     limit: usize,
     current: Rc<Cell<Stamp>>,
@@ -91,7 +92,8 @@ impl BufferSource for Pool {
         }
         self.out += size;
         let class = size.trailing_zeros() as usize;
-        let data = self.free[class].pop().unwrap_or_else(|| vec![0; size]);
+        let free = self.free.borrow_mut()[class].pop();
+        let data = free.unwrap_or_else(|| vec![0; size]);
         Some(Incoming {
             data,
             len,
@@ -102,7 +104,7 @@ impl BufferSource for Pool {
     fn give_back(&mut self, buffer: Incoming) {
         let size = buffer.data.len();
         self.out -= size;
-        self.free[size.trailing_zeros() as usize].push(buffer.data);
+        self.free.borrow_mut()[size.trailing_zeros() as usize].push(buffer.data);
     }
 
     fn max_len(&self) -> usize {
@@ -164,6 +166,7 @@ pub struct Homa {
     /// From the client's host and the id on the wire to the message.
     by_wire_id: HashMap<Stamp, MessageId, Mixer>,
     zeros: Rc<Vec<u8>>,
+    free: Rc<RefCell<Vec<Vec<Vec<u8>>>>>,
     deliveries: VecDeque<Delivery>,
     scratch: Vec<u8>,
     inward: Vec<u8>,
@@ -223,6 +226,7 @@ impl Homa {
             known: Vec::new(),
             by_wire_id: HashMap::default(),
             zeros: Rc::new(vec![0; longest]),
+            free: Rc::new(RefCell::new(vec![Vec::new(); 64])),
             deliveries: VecDeque::new(),
             scratch: vec![0; usize::from(settings.config.mtu).max(2048)],
             inward: vec![0; usize::from(settings.config.mtu).max(2048)],
@@ -241,7 +245,7 @@ impl Homa {
     fn new_host(&self, host: usize, life: u64) -> Result<Host, String> {
         let current = Rc::new(Cell::new((0, 0)));
         let source = Pool {
-            free: vec![Vec::new(); 64],
+            free: Rc::clone(&self.free),
             out: 0,
             limit: self.settings.buffer_bytes,
             current: Rc::clone(&current),
