@@ -204,12 +204,30 @@ struct ExperimentArgs {
     /// Answers at once (incast); 0: one of each other host.
     #[arg(long)]
     fan_in: Option<u32>,
+    /// Jobs: the traffic of the workload goes beside the job, at the given load.
+    #[arg(long)]
+    background: bool,
     /// Homa: messages granted at once.
     #[arg(long)]
     overcommit: Option<u8>,
     /// Homa: unscheduled bytes of a message; 0: derived.
     #[arg(long)]
     unscheduled_bytes: Option<u32>,
+    /// Homa: bytes granted and not received, over all messages of a host; 0: derived.
+    #[arg(long)]
+    max_incoming: Option<u64>,
+    /// Homa: bytes granted ahead to one message; 0: derived.
+    #[arg(long)]
+    window: Option<u32>,
+    /// Homa: silence before a RESEND, µs.
+    #[arg(long)]
+    resend_floor_us: Option<u64>,
+    /// Homa: how long a gap may be mere reordering, ns; 0: derived.
+    #[arg(long)]
+    reorder_ns: Option<u64>,
+    /// Homa: how far ahead of the link packets go to the card, ns.
+    #[arg(long)]
+    nic_backlog_ns: Option<u64>,
     /// Homa: share for the oldest message, per mille.
     #[arg(long)]
     fifo_permille: Option<u16>,
@@ -267,12 +285,18 @@ impl ExperimentArgs {
             fan_in => to.job.fan_in,
             overcommit => to.homa.overcommit,
             unscheduled_bytes => to.homa.unscheduled_bytes,
+            max_incoming => to.homa.max_incoming,
+            window => to.homa.window,
+            resend_floor_us => to.homa.resend_floor_us,
+            reorder_ns => to.homa.reorder_ns,
+            nic_backlog_ns => to.homa.nic_backlog_ns,
             fifo_permille => to.homa.fifo_permille,
             initial_window => to.tcp.initial_window,
             rto_min_us => to.tcp.rto_min_us,
             loss => to.faults.loss,
             seed => to.seed,
         }
+        to.job.background |= self.background;
         if self.ecn_bytes.is_some() {
             to.ecn_bytes = self.ecn_bytes;
         }

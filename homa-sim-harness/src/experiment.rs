@@ -14,11 +14,21 @@ use crate::report::{Report, Speed};
 use crate::sim::{Application, Simulation, Software};
 use crate::topology::{Buffer, LeafSpine, Topology, bps};
 use crate::traffic;
+use crate::traffic::jobs::{self, JobTraffic};
+use crate::traffic::mixed::Mixed;
 use crate::traffic::poisson::{self, Answer, Destinations, Poisson};
 use crate::traffic::workload::Workload;
 use crate::transport::Transport;
 use crate::transport::homa::{Homa, Settings as HomaSettings};
+use crate::transport::oracle::Oracle;
 use crate::transport::tcp::{Algorithm, Settings as TcpSettings, Tcp, TcpOptions};
+
+/// Time between two lookups of a host, in nanoseconds.
+const LOOKUP_INTERVAL_NS: f64 = 10_000.0;
+/// The largest block.
+const MAX_BLOCK_BYTES: u32 = 16 << 20;
+/// Bytes of a request for a block or an entry.
+const KEY_BYTES: u32 = 64;
 
 /// What the load of a link counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -112,6 +122,8 @@ pub struct JobOptions {
     pub steps: u32,
     /// Answers at once (incast); 0: one of each other host.
     pub fan_in: u32,
+    /// Beside it goes the traffic of the workload at the given load.
+    pub background: bool,
 }
 
 impl Default for JobOptions {
@@ -121,6 +133,7 @@ impl Default for JobOptions {
             compute_us: 100,
             steps: 20,
             fan_in: 0,
+            background: false,
         }
     }
 }
@@ -316,7 +329,8 @@ impl Experiment {
         within("levels", f64::from(self.levels), 1.0, 8.0)?;
         within("mtu", f64::from(self.mtu), 256.0, 9000.0)?;
         within("stall-chance", self.software.stall_chance, 0.0, 1.0)?;
-        within("steps", f64::from(self.job.steps), 1.0, 1e6)?;
+        within("steps", f64::from(self.job.steps), 1.0, 60_000.0)?;
+        within("fan-in", f64::from(self.job.fan_in), 0.0, 1e6)?;
         within("bytes", f64::from(self.job.bytes), 1.0, 2e9)?;
         within("overcommit", f64::from(self.homa.overcommit), 1.0, 32.0)?;
         within(
@@ -470,6 +484,11 @@ impl Experiment {
         };
         match transport {
             "homa" => self.run_with(&topology, self.homa(&topology)?, watch),
+            "oracle" => {
+                let ideal = Ideal::new(topology.clone(), self.software, u32::from(self.mtu));
+                let oracle = Oracle::new(&topology, ideal, u32::from(self.mtu));
+                self.run_with(&topology, oracle, watch)
+            }
             "newreno" => self.run_with(&topology, tcp(Algorithm::NewReno), watch),
             "cubic" => self.run_with(&topology, tcp(Algorithm::Cubic), watch),
             "dctcp" => self.run_with(&topology, tcp(Algorithm::Dctcp), watch),
@@ -482,7 +501,12 @@ impl Experiment {
 
     fn homa(&self, topology: &Topology) -> Result<Homa, String> {
         let options = &self.homa;
-        let longest = self.workload()?.max().max(self.job.bytes).max(1 << 20);
+        let longest = match self.pattern {
+            Pattern::KvCache => MAX_BLOCK_BYTES,
+            Pattern::Poisson => self.workload()?.max().max(self.reply.parse().unwrap_or(0)),
+            _ => self.workload()?.max().max(self.job.bytes),
+        };
+        let longest = longest.max(1 << 20);
         let config = Config {
             mtu: self.mtu,
             rtt_ns: self.round_trip_ns(topology),
@@ -521,12 +545,76 @@ impl Experiment {
     ) -> Result<Report, String> {
         let ideal = Ideal::new(topology.clone(), self.software, u32::from(self.mtu));
         let hosts = topology.hosts.len();
-        match self.pattern {
+        let new_ideal = || Ideal::new(topology.clone(), self.software, u32::from(self.mtu));
+        let poisson = |settings, seed| Poisson::new(settings, hosts, new_ideal(), seed);
+        let kind = match self.pattern {
             Pattern::Poisson => {
-                let app = Poisson::new(self.poisson(topology)?, hosts, ideal, self.seed);
-                self.simulate(topology, transport, app, watch)
+                let app = poisson(self.poisson(topology)?, self.seed);
+                return self.simulate(topology, transport, app, watch);
             }
-            _ => Err("not yet".into()),
+            Pattern::KvCache => {
+                let blocks = poisson::Settings {
+                    workload: Workload::log_uniform("blocks", 1 << 20, MAX_BLOCK_BYTES),
+                    ..self.poisson(topology)?
+                };
+                let blocks = self.at_load(topology, blocks);
+                let lookups = poisson::Settings {
+                    workload: Workload::log_uniform("lookups", 100, 4096),
+                    interval_ns: LOOKUP_INTERVAL_NS,
+                    ..blocks.clone()
+                };
+                let app = Mixed::new(
+                    poisson(lookups, self.seed),
+                    poisson(blocks, self.seed.wrapping_add(1 << 32)),
+                );
+                return self.simulate(topology, transport, app, watch);
+            }
+            Pattern::Incast => jobs::Kind::Incast,
+            Pattern::Barrier => jobs::Kind::Barrier,
+            Pattern::AllToAll => jobs::Kind::AllToAll,
+            Pattern::AllReduce => jobs::Kind::AllReduce,
+        };
+        let job = jobs::Settings {
+            kind,
+            bytes: self.job.bytes,
+            compute_ns: self.job.compute_us * 1000,
+            steps: self.job.steps,
+            fan_in: match self.job.fan_in {
+                0 => hosts as u32 - 1,
+                fan_in => fan_in,
+            },
+        };
+        let job = JobTraffic::new(job, hosts, ideal);
+        if self.job.background {
+            let background = poisson(
+                poisson::Settings {
+                    measure_until: 0,
+                    stop: u64::MAX,
+                    ..self.poisson(topology)?
+                },
+                self.seed,
+            );
+            return self.simulate(topology, transport, Mixed::new(job, background), watch);
+        }
+        self.simulate(topology, transport, job, watch)
+    }
+
+    /// The same traffic at the load that is asked for, answers only.
+    fn at_load(&self, topology: &Topology, settings: poisson::Settings) -> poisson::Settings {
+        let slowest = topology
+            .hosts
+            .iter()
+            .map(|host| host.bps)
+            .min()
+            .unwrap_or(1);
+        let mtu = u32::from(self.mtu);
+        let bytes = settings
+            .workload
+            .average(|bytes| message_wire_bytes(bytes, mtu) as f64);
+        poisson::Settings {
+            interval_ns: bytes * 8e9 / (slowest as f64 * self.load),
+            answer: Answer::Drawn(KEY_BYTES),
+            ..settings
         }
     }
 
@@ -621,6 +709,7 @@ impl Experiment {
                 .finish()
                 .map_err(|error| format!("capture file: {error}"))?;
         }
+        sim.app.finish();
         Ok(Report::new(self, topology, &sim, speed))
     }
 }

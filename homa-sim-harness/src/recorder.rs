@@ -63,6 +63,14 @@ impl Recorder {
         });
     }
 
+    /// Takes in what another has noted.
+    pub fn merge(&mut self, other: &Self) {
+        self.count += other.count;
+        for (bytes, samples) in &other.by_length {
+            self.by_length.entry(*bytes).or_default().extend(samples);
+        }
+    }
+
     /// Messages noted.
     #[must_use]
     pub fn count(&self) -> u64 {
@@ -120,27 +128,37 @@ impl Recorder {
         classes
     }
 
-    /// Messages by exact length; lengths are thinned out to classes of equal numbers when there are more than 200.
+    /// Messages by exact length. Where there are more than 200 lengths, as in [`bands`](Self::bands).
     #[must_use]
     pub fn by_length(&self) -> Vec<Class> {
-        let lengths: Vec<u32> = self.by_length.keys().copied().collect();
-        if lengths.len() <= 200 {
-            return lengths
-                .iter()
-                .filter_map(|&bytes| self.class(bytes, bytes))
-                .collect();
+        if self.by_length.len() > 200 {
+            return self.bands();
         }
-        let mut classes = Vec::new();
-        let (mut first, mut held) = (0, 0);
+        self.by_length
+            .keys()
+            .filter_map(|&bytes| self.class(bytes, bytes))
+            .collect()
+    }
+
+    /// Neighbouring lengths taken together until a percentile means something: 2000 messages, or a fortieth of
+    /// all, or 100 whose lengths differ by half.
+    #[must_use]
+    pub fn bands(&self) -> Vec<Class> {
+        let mut bands = Vec::new();
+        let (mut first, mut held) = (None, 0);
         for (&bytes, samples) in &self.by_length {
+            let from = *first.get_or_insert(bytes);
             held += samples.len() as u64;
-            if held * 100 >= self.count {
-                classes.extend(self.class(first, bytes));
-                (first, held) = (bytes + 1, 0);
+            let wide = u64::from(bytes) * 2 >= u64::from(from) * 3;
+            if held >= 2000 || held * 40 >= self.count || (held >= 100 && wide) {
+                bands.extend(self.class(from, bytes));
+                (first, held) = (None, 0);
             }
         }
-        classes.extend(self.class(first, u32::MAX));
-        classes
+        if let Some(from) = first {
+            bands.extend(self.class(from, u32::MAX));
+        }
+        bands
     }
 
     /// All messages in one class.
@@ -206,6 +224,10 @@ mod tests {
         assert_eq!(classes[0].count, 2);
         assert_eq!(classes.last().unwrap().max_bytes, 20_000_000);
         assert!(classes.iter().all(|class| class.p99_slowdown == 2.0));
+        assert_eq!(
+            recorder.bands().iter().map(|band| band.count).sum::<u64>(),
+            7
+        );
         assert_eq!(recorder.smallest_tenth().max_bytes, 1);
         assert_eq!(count_weighted_p99(&recorder.by_length()), 2.0);
     }

@@ -113,6 +113,8 @@ pub struct Report {
     pub classes: Vec<Class>,
     /// By length.
     pub by_length: Vec<Class>,
+    /// By length, neighbouring lengths taken together where there are few messages: what plots show.
+    pub bands: Vec<Class>,
     /// All messages.
     pub all: Class,
     /// The shortest tenth.
@@ -178,6 +180,7 @@ impl Report {
                 / topology.hosts.len() as f64,
             wasted_bandwidth: sim.network.wasted_bandwidth(now),
             classes: recorder.classes(),
+            bands: recorder.bands(),
             all: recorder.all(),
             smallest_tenth: recorder.smallest_tenth(),
             count_weighted_p99_slowdown: count_weighted_p99(&by_length),

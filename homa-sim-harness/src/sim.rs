@@ -70,6 +70,20 @@ impl Outbox {
         self.actions.push_back(Action::Reply(message));
     }
 
+    /// Moves all to `to`, with `mark` set in tokens and tags.
+    pub(crate) fn move_to(&mut self, to: &mut Self, mark: u32) {
+        for action in self.actions.drain(..) {
+            to.actions.push_back(match action {
+                Action::Send(mut message) => {
+                    message.tag |= mark;
+                    Action::Send(message)
+                }
+                Action::Reply(id) => Action::Reply(id),
+                Action::Wake(time, token) => Action::Wake(time, token | mark),
+            });
+        }
+    }
+
     /// Call [`Application::wake`] at `time`.
     pub fn wake(&mut self, time: u64, token: u32) {
         self.actions.push_back(Action::Wake(time, token));

@@ -227,7 +227,7 @@ pub fn times(reports: &[Report]) -> String {
                 colour,
                 dash,
                 points: report
-                    .by_length
+                    .bands
                     .iter()
                     .map(|class| {
                         let value = if name == "P99" {
@@ -330,13 +330,13 @@ pub fn slowdowns(reports: &[Report], published: &[Published]) -> String {
     let mut ticks = Vec::new();
     for (report, colour) in reports.iter().zip(&mut colours) {
         let total = report
-            .by_length
+            .bands
             .iter()
             .map(|class| class.count)
             .sum::<u64>()
             .max(1) as f64;
         let shares: Vec<(f64, f64)> = report
-            .by_length
+            .bands
             .iter()
             .map(|class| {
                 (
@@ -350,7 +350,7 @@ pub fn slowdowns(reports: &[Report], published: &[Published]) -> String {
         }
         for (name, dash) in [("P99", ""), ("P50", "5 4")] {
             let value = |at: usize| {
-                let class = &report.by_length[at];
+                let class = &report.bands[at];
                 if name == "P99" {
                     class.p99_slowdown
                 } else {

@@ -1,5 +1,7 @@
 //! What the hosts send each other, and when.
 
+pub mod jobs;
+pub mod mixed;
 pub mod poisson;
 pub mod workload;
 
@@ -11,6 +13,8 @@ pub trait Report {
     fn recorder(&self) -> &Recorder;
     /// Messages begun, completed and failed, those that do not count included.
     fn totals(&self) -> Totals;
+    /// The run is over; called before anything is reported.
+    fn finish(&mut self) {}
     /// Until when new messages are begun, in nanoseconds; `None`: until the job is done.
     fn ends_at(&self) -> Option<u64>;
     /// Whether all that counts is over.

@@ -18,6 +18,8 @@ pub enum Answer {
     Echo,
     /// So many bytes.
     Bytes(u32),
+    /// The length drawn is that of the answer, to a request of so many bytes.
+    Drawn(u32),
 }
 
 /// Where messages go.
@@ -113,16 +115,18 @@ impl Application for Poisson {
                 break 1 + rng.below(self.hosts - 1) as HostId;
             }
         };
-        let bytes = self.settings.workload.draw(rng);
+        let drawn = self.settings.workload.draw(rng);
+        let (bytes, reply_bytes) = match self.settings.answer {
+            Answer::None => (drawn, None),
+            Answer::Echo => (drawn, Some(drawn)),
+            Answer::Bytes(bytes) => (drawn, Some(bytes)),
+            Answer::Drawn(bytes) => (bytes, Some(drawn)),
+        };
         let message = Message {
             from,
             to,
             bytes,
-            reply_bytes: match self.settings.answer {
-                Answer::None => None,
-                Answer::Echo => Some(bytes),
-                Answer::Bytes(bytes) => Some(bytes),
-            },
+            reply_bytes,
             started: now,
             tag: 0,
         };
@@ -153,7 +157,11 @@ impl Application for Poisson {
         self.totals.bytes += u64::from(bytes) + u64::from(message.reply_bytes.unwrap_or(0));
         if self.measured(message) {
             self.measured_open -= 1;
-            self.recorder.add(bytes, now - message.started, ideal_ns);
+            let length = match self.settings.answer {
+                Answer::Drawn(_) => message.reply_bytes.unwrap_or(bytes),
+                _ => bytes,
+            };
+            self.recorder.add(length, now - message.started, ideal_ns);
         }
     }
 }

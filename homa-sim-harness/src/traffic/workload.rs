@@ -476,6 +476,19 @@ impl Workload {
         Ok(Self::from_counts(&format!("{bytes} B"), &[(bytes, 1)]))
     }
 
+    /// Lengths whose logarithms lie evenly from `low` to `high`, in 16 steps.
+    #[must_use]
+    pub fn log_uniform(name: &str, low: u32, high: u32) -> Self {
+        let ratio = f64::from(high) / f64::from(low);
+        let counts: Vec<(u32, u32)> = (0..=16)
+            .map(|step| {
+                let bytes = f64::from(low) * ratio.powf(f64::from(step) / 16.0);
+                (bytes.round() as u32, 1)
+            })
+            .collect();
+        Self::from_counts(name, &counts)
+    }
+
     /// From (length, count) pairs with lengths ascending.
     fn from_counts(name: &str, counts: &[(u32, u32)]) -> Self {
         let total: u64 = counts.iter().map(|count| u64::from(count.1)).sum();

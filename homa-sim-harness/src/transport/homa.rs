@@ -297,6 +297,14 @@ impl Homa {
 
     fn request(&mut self, now: u64, id: MessageId) {
         let known = self.known[id as usize];
+        let longest = self.settings.config.max_message;
+        if known.bytes.max(known.reply_bytes.unwrap_or(1)) > longest {
+            self.deliveries.push_back(Delivery {
+                message: id,
+                outcome: Outcome::Failed("too long"),
+            });
+            return;
+        }
         let message = self.outgoing(id, false, known.bytes);
         let host = &mut self.hosts[usize::from(known.from)];
         let to = PeerAddr::new(socket(known.to), PORT);

@@ -4,6 +4,7 @@
 //! Every call names the host it is about, and a transport that is honest looks at that host's state alone.
 
 pub mod homa;
+pub mod oracle;
 pub mod tcp;
 
 use crate::packet::{HostId, Packet};
