@@ -123,7 +123,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
 
     fn check_peers(&self) -> Result<(), &'static str> {
         let ensure = |ok: bool, what| if ok { Ok(()) } else { Err(what) };
-        let (mut in_use, mut idle, mut acks) = (0, 0, 0);
+        let (mut in_use, mut idle, mut acks, mut held) = (0, 0, 0, 0);
         for (p, peer) in self.peers.iter().enumerate() {
             let p = p as u32;
             let own = self
@@ -147,10 +147,11 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
                 continue;
             }
             in_use += 1;
+            held += peer.acks.count() as usize;
             idle += usize::from(peer.live == 0);
             acks += usize::from(self.peers.is_listed(peer::dim::ACKS, p));
             ensure(
-                peer.ack_count() == 0 || peer.acks_due || self.peers.is_listed(peer::dim::ACKS, p),
+                peer.acks.count() == 0 || peer.acks_due || self.peers.is_listed(peer::dim::ACKS, p),
                 "acknowledgements wait and nobody sends them",
             )?;
             ensure(
@@ -174,6 +175,10 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         self.peers
             .check_list(&self.peer_control, peer::dim::CONTROL)?;
         self.peers.check_list(&self.failing, peer::dim::FAILING)?;
+        ensure(
+            held + self.acks.free_count()? == self.acks.capacity(),
+            "places for acknowledgements leaked",
+        )?;
         Ok(())
     }
 

@@ -1,5 +1,6 @@
 //! The client's half of an RPC: OUTGOING, then INCOMING, then done.
 
+use crate::acks;
 use crate::buffer::BufferSource;
 use crate::endpoint::Endpoint;
 use crate::error::{Drop, RpcError};
@@ -20,6 +21,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             self.peers[rpc.peer].service.sample(service);
         }
         self.queue.unlist(&mut self.rpcs, idx);
+        self.queue.remove(&mut self.rpcs, idx);
         let rpc = &mut self.rpcs[idx];
         rpc.out.stop();
         rpc.state = State::ClientIncoming;
@@ -47,7 +49,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     /// Keeps an acknowledgement until data to the same peer can carry it, or until it is due.
     fn hold_ack(&mut self, now: Instant, p: u32, entry: AckEntry, local_port: u16) {
         let peer = &mut self.peers[p];
-        if peer.ack_count() == 0 {
+        if peer.acks.count() == 0 {
             peer.acks_since = now;
             self.peers
                 .push_back(&mut self.ack_order, peer::dim::ACKS, p);
@@ -55,8 +57,8 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         let peer = &mut self.peers[p];
         peer.ack_local_port = local_port;
         // When there is no room, the server asks for this one.
-        let kept = peer.push_ack(entry);
-        if !kept || peer.ack_count() >= peer::MAX_HELD_ACKS {
+        let kept = self.acks.push(&mut peer.acks, entry);
+        if !kept || peer.acks.count() >= acks::MAX_HELD {
             self.flush_acks(p);
         }
     }

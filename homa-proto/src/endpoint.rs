@@ -2,6 +2,7 @@
 
 use core::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
+use crate::acks::Acks;
 use crate::addr::{self, PeerAddr};
 use crate::buffer::BufferSource;
 use crate::config::Config;
@@ -199,6 +200,7 @@ pub struct Endpoint<'a, M, S: BufferSource> {
     free_peers: List,
     /// Peers without RPCs, least recently used first.
     pub(crate) idle_peers: List,
+    pub(crate) acks: Acks<'a>,
     pub(crate) events: List,
     /// RPCs with control packets due.
     pub(crate) control: List,
@@ -253,7 +255,6 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
         let enough = rpcs.len();
         fits("timers", storage.timers.len() >= enough)?;
         fits("send_order", storage.send_order.len() >= enough)?;
-        fits("send_age", storage.send_age.len() >= enough)?;
         fits("grant_order", storage.grant_order.len() >= enough)?;
         fits("peer_order", storage.peer_order.len() >= peers.len())?;
         let rpc_index = Index::new(storage.rpc_index).ok_or(ConfigError::Storage("rpc_index"))?;
@@ -291,7 +292,6 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
             ended,
             queue: SendQueue::new(
                 Forest::new(storage.send_order),
-                Forest::new(storage.send_age),
                 config.fifo_permille,
                 batch_bytes,
             ),
@@ -316,6 +316,7 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
             free_rpcs,
             free_peers,
             idle_peers: List::EMPTY,
+            acks: Acks::new(storage.acks),
             events: List::EMPTY,
             control: List::EMPTY,
             peer_control: List::EMPTY,
@@ -753,6 +754,8 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             .unlink(&mut self.peer_control, peer::dim::CONTROL, p);
         self.peers.unlink(&mut self.ack_order, peer::dim::ACKS, p);
         self.peers.unlink(&mut self.failing, peer::dim::FAILING, p);
+        // What it should still be told it asks for.
+        while self.acks.pop(&mut self.peers[p].acks).is_some() {}
         self.peers[p].in_use = false;
     }
 
@@ -803,7 +806,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             rpc.is_stalled = false;
             self.stalled = self.stalled.saturating_sub(1);
         }
-        self.queue.remove(idx);
+        self.queue.remove(&mut self.rpcs, idx);
         self.queue.unlist(&mut self.rpcs, idx);
         self.rpcs.unlink(&mut self.control, dim::CONTROL, idx);
         self.rpcs.unlink(&mut self.peers[p].rpcs, dim::PEER, idx);

@@ -429,11 +429,15 @@ impl<'a> Grants<'a> {
     ) {
         let p = rpcs[idx].peer;
         match rpcs[idx].grant {
-            GrantState::Active => self.deactivate(rpcs, peers, idx),
+            GrantState::Active => {
+                self.deactivate(rpcs, peers, idx);
+                rpcs.unlink(&mut self.oldest, dim::OLDEST, idx);
+            }
             GrantState::Waiting => {
                 self.waiting.remove(&mut peers[p].waiting, idx);
                 rpcs[idx].grant = GrantState::None;
                 self.refresh(peers, p);
+                rpcs.unlink(&mut self.oldest, dim::OLDEST, idx);
             }
             GrantState::NoBuffer => {
                 self.waiting.remove(&mut self.no_buffer, idx);
@@ -441,7 +445,6 @@ impl<'a> Grants<'a> {
             }
             GrantState::None => {}
         }
-        rpcs.unlink(&mut self.oldest, dim::OLDEST, idx);
     }
 
     /// Puts a peer among the candidates under its best waiting message, or takes it out.
@@ -601,7 +604,7 @@ impl<'a> Grants<'a> {
             }
             let in_order = matches!(rpc.grant, GrantState::Active | GrantState::Waiting);
             needing += usize::from(in_order);
-            if in_order != rpcs.is_listed(dim::OLDEST, idx) {
+            if !rpc.state.sends() && in_order != rpcs.is_listed(dim::OLDEST, idx) {
                 return Err("grants: the order of age lacks a message or has one too many");
             }
             if touched {

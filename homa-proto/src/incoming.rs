@@ -3,7 +3,7 @@
 use crate::error::Drop;
 
 /// Holes that one message keeps. Data that would make one more is dropped and asked for again.
-pub(crate) const MAX_GAPS: usize = 16;
+pub(crate) const MAX_GAPS: usize = 12;
 
 /// A range of bytes, `start < end`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -7,6 +7,7 @@ extern crate alloc;
 #[cfg(any(test, feature = "check"))]
 extern crate std;
 
+mod acks;
 mod addr;
 mod buffer;
 #[cfg(any(test, feature = "check"))]

@@ -2,13 +2,11 @@
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 
+use crate::acks::Held;
 use crate::list::{Link, Linked, List};
 use crate::time::Instant;
 use crate::tree::Tree;
-use crate::wire::{AckEntry, Common};
-
-/// Acknowledgements that wait for data to ride on.
-pub(crate) const MAX_HELD_ACKS: usize = 12;
+use crate::wire::Common;
 
 /// Smoothed time and its variation, after RFC 6298, in nanoseconds (up to 4 s).
 #[derive(Clone, Copy, Debug, Default)]
@@ -122,8 +120,7 @@ pub(crate) struct PeerSlot {
     pub(crate) acks_since: Instant,
     /// Client port of the RPCs in `acks`.
     pub(crate) ack_local_port: u16,
-    ack_count: u8,
-    acks: [AckEntry; MAX_HELD_ACKS],
+    pub(crate) acks: Held,
     /// Slots taken by RPCs with this peer.
     pub(crate) live: u32,
     /// The RPCs that fail when the peer does, oldest first.
@@ -177,11 +174,7 @@ impl PeerSlot {
             resend_free: Instant::ZERO,
             acks_since: Instant::ZERO,
             ack_local_port: 0,
-            ack_count: 0,
-            acks: [AckEntry {
-                client_id: 0,
-                server_port: 0,
-            }; MAX_HELD_ACKS],
+            acks: Held::NONE,
             live: 0,
             rpcs: List::EMPTY,
             failing_before: 0,
@@ -202,28 +195,6 @@ impl PeerSlot {
             links,
             ..Self::new()
         };
-    }
-
-    pub(crate) fn ack_count(&self) -> usize {
-        usize::from(self.ack_count)
-    }
-
-    /// `false`: full, flush first.
-    pub(crate) fn push_ack(&mut self, entry: AckEntry) -> bool {
-        match self.acks.get_mut(usize::from(self.ack_count)) {
-            Some(slot) => {
-                *slot = entry;
-                self.ack_count = self.ack_count.saturating_add(1);
-                true
-            }
-            None => false,
-        }
-    }
-
-    pub(crate) fn pop_ack(&mut self) -> Option<AckEntry> {
-        let last = self.ack_count.checked_sub(1)?;
-        self.ack_count = last;
-        self.acks.get(usize::from(last)).copied()
     }
 
     /// The unscheduled priority of a message of `len` bytes to this peer.

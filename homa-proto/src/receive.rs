@@ -451,8 +451,9 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             count(&mut self.stats.retransmits_refused);
         }
         self.requeue(now, idx);
-        let goes_now =
-            self.rpcs[idx].out.is_sendable() && self.queue.is_next(idx) && self.pacer.is_ready(now);
+        let goes_now = self.rpcs[idx].out.is_sendable()
+            && self.queue.is_first(idx)
+            && self.pacer.is_ready(now);
         if !goes_now {
             self.respond(idx, Pending::BUSY);
         }

@@ -414,7 +414,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     /// Puts an outgoing message where it belongs in the queue after a change, and keeps count of
     /// the messages that wait for grants.
     pub(crate) fn requeue(&mut self, now: Instant, idx: u32) {
-        self.queue.update(&self.rpcs, idx);
+        self.queue.update(&mut self.rpcs, idx);
         let rpc = &mut self.rpcs[idx];
         let stalled = rpc.state.sends() && rpc.out.sent == rpc.out.granted && {
             rpc.out.granted < rpc.out.len && rpc.out.all_allowed_sent()
@@ -463,7 +463,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         }
         self.requeue(now, idx);
         // Known before it can go, so that the receiver grants it before the one ahead has left.
-        if unscheduled < len && !self.queue.is_next(idx) {
+        if unscheduled < len && !self.queue.is_first(idx) {
             self.respond(idx, Pending::ANNOUNCE);
         }
     }

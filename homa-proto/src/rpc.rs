@@ -106,7 +106,8 @@ pub(crate) mod dim {
     pub(crate) const QUEUE: usize = 1;
     /// The RPCs of a peer that fail when it does: requests, and messages coming in.
     pub(crate) const PEER: usize = 2;
-    /// Messages that need grants, oldest first.
+    /// Incoming messages that need grants, or outgoing ones that are not wholly sent: oldest
+    /// first. An RPC receives or sends, never both at once.
     pub(crate) const OLDEST: usize = 3;
     /// Messages whose grants must be looked at again.
     pub(crate) const TOUCHED: usize = 4;

@@ -110,7 +110,7 @@ impl<'a> Wheel<'a> {
     }
 
     /// Armed timers.
-    #[cfg(any(test, feature = "check"))]
+    #[cfg(test)]
     pub(crate) const fn len(&self) -> usize {
         self.len
     }
