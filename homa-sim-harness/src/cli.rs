@@ -4,13 +4,14 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use crate::experiment::{Experiment, LoadCounts, Pattern, TRANSPORTS, Watch, Ways, one_line};
+use crate::fuzz::{self, Verdict};
 use crate::packet::HostId;
 use crate::report::{self, Report};
 use crate::svg;
@@ -32,6 +33,36 @@ enum Command {
     Compare(RunArgs),
     /// Many experiments, in parallel: every combination of loads, seeds, overcommitment and transports.
     Sweep(SweepArgs),
+    /// Plays fault scenarios, one per seed, until a number or a time is reached or one fails.
+    FuzzSeeds(FuzzArgs),
+    /// Plays one fault scenario again and shows its last events.
+    Replay(ReplayArgs),
+}
+
+#[derive(Args)]
+struct FuzzArgs {
+    /// Scenarios to play; 0: as many as the time allows.
+    #[arg(long, default_value_t = 1000)]
+    count: u64,
+    /// Stop after so many minutes; 0: when the count is reached.
+    #[arg(long, default_value_t = 0.0)]
+    minutes: f64,
+    /// The first seed.
+    #[arg(long, default_value_t = 0)]
+    start: u64,
+    /// Scenarios at the same time; 0: one per core.
+    #[arg(long, default_value_t = 0)]
+    threads: usize,
+}
+
+#[derive(Args)]
+struct ReplayArgs {
+    /// The seed.
+    #[arg(long)]
+    seed: u64,
+    /// How many of the last events to show.
+    #[arg(long, default_value_t = 60)]
+    events: usize,
 }
 
 #[derive(Args)]
@@ -370,6 +401,8 @@ pub fn main() -> ExitCode {
         Command::Run(args) => run(&args, &["homa"]),
         Command::Compare(args) => run(&args, &["homa", "dctcp", "cubic"]),
         Command::Sweep(args) => sweep(&args),
+        Command::FuzzSeeds(args) => fuzz_seeds(&args),
+        Command::Replay(args) => Ok(replay(args.seed, args.events)),
     };
     match done {
         Ok(code) => code,
@@ -482,6 +515,117 @@ fn write_outputs(
         write(&beside, svg::slowdowns(reports, &published))?;
     }
     Ok(())
+}
+
+/// Plays a seed; a panic is a violation too.
+fn play(seed: u64, log: usize) -> Verdict {
+    std::panic::catch_unwind(|| fuzz::play(seed, log)).unwrap_or_else(|_| Verdict {
+        seed,
+        violation: Some("panic".into()),
+        ..Verdict::default()
+    })
+}
+
+fn replay(seed: u64, events: usize) -> ExitCode {
+    let verdict = play(seed, events);
+    let mut text = format!("seed {seed}: {}\n", verdict.scenario);
+    for line in &verdict.log {
+        text += &format!("{line}\n");
+    }
+    let (answered, failed) = verdict.outcomes;
+    text += &format!(
+        "{} events, trace {:016x}; {answered} RPCs answered, {failed} failed\n",
+        verdict.events, verdict.trace_hash
+    );
+    show(&text);
+    match verdict.violation {
+        Some(violation) => {
+            show(&format!("VIOLATION: {violation}\n"));
+            ExitCode::FAILURE
+        }
+        None => {
+            show("no violation\n");
+            ExitCode::SUCCESS
+        }
+    }
+}
+
+fn fuzz_seeds(args: &FuzzArgs) -> Result<ExitCode, String> {
+    if args.count == 0 && args.minutes <= 0.0 {
+        return Err("neither --count nor --minutes says when to stop".into());
+    }
+    if !(0.0..=1e6).contains(&args.minutes) {
+        return Err(format!("{} is no possible number of minutes", args.minutes));
+    }
+    let limit = match args.count {
+        0 => u64::MAX,
+        count => count,
+    };
+    let begun = std::time::Instant::now();
+    let late = || args.minutes > 0.0 && begun.elapsed().as_secs_f64() > args.minutes * 60.0;
+    let bar = ProgressBar::new(if args.count == 0 { 0 } else { args.count });
+    let (next, events) = (AtomicU64::new(0), AtomicU64::new(0));
+    let (played, answered, failed) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+    let first_failure: Mutex<Option<Verdict>> = Mutex::new(None);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..thread_count(args.threads) {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) && !late() {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    if number >= limit {
+                        break;
+                    }
+                    let verdict = play(args.start.wrapping_add(number), 0);
+                    played.fetch_add(1, Ordering::Relaxed);
+                    events.fetch_add(verdict.events, Ordering::Relaxed);
+                    answered.fetch_add(verdict.outcomes.0, Ordering::Relaxed);
+                    failed.fetch_add(verdict.outcomes.1, Ordering::Relaxed);
+                    bar.inc(1);
+                    if verdict.violation.is_some() {
+                        stop.store(true, Ordering::Relaxed);
+                        if let Ok(mut failure) = first_failure.lock()
+                            && failure.as_ref().is_none_or(|f| f.seed > verdict.seed)
+                        {
+                            *failure = Some(verdict);
+                        }
+                    }
+                }
+            });
+        }
+    });
+    bar.finish_and_clear();
+    let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    show(&format!(
+        "{} seeds from {}, {} events, {} RPCs answered, {} failed with an error, {:.1} s\n",
+        load(&played),
+        args.start,
+        load(&events),
+        load(&answered),
+        load(&failed),
+        begun.elapsed().as_secs_f64()
+    ));
+    let failure = first_failure
+        .into_inner()
+        .map_err(|error| error.to_string())?;
+    match failure {
+        None => Ok(ExitCode::SUCCESS),
+        Some(verdict) => {
+            let code = replay(verdict.seed, 40);
+            show(&format!(
+                "replay with: homa-sim replay --seed {}\n",
+                verdict.seed
+            ));
+            Ok(code)
+        }
+    }
+}
+
+fn thread_count(asked: usize) -> usize {
+    match asked {
+        0 => std::thread::available_parallelism().map_or(1, usize::from),
+        threads => threads,
+    }
 }
 
 fn sweep(args: &SweepArgs) -> Result<ExitCode, String> {

@@ -5,6 +5,7 @@ pub mod cli;
 pub mod events;
 pub mod experiment;
 pub mod fault;
+pub mod fuzz;
 pub mod histogram;
 pub mod ideal;
 pub mod network;

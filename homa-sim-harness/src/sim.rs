@@ -138,7 +138,8 @@ impl Messages {
     }
 
     fn remove(&mut self, id: MessageId) {
-        self.live -= 1;
+        // A violation that is about to be reported may end a message twice.
+        self.live = self.live.saturating_sub(1);
         if self.reuse {
             self.free.push(id);
         }
@@ -191,6 +192,9 @@ pub struct Simulation<T: Transport, A> {
     hash: TraceHash,
     processed: u64,
     started: bool,
+    /// The last events as text, at most so many.
+    log: VecDeque<String>,
+    log_limit: usize,
 }
 
 impl<T: Transport, A: Application> Simulation<T, A> {
@@ -237,6 +241,8 @@ impl<T: Transport, A: Application> Simulation<T, A> {
             hash: TraceHash::default(),
             processed: 0,
             started: false,
+            log: VecDeque::new(),
+            log_limit: 0,
         }
     }
 
@@ -264,16 +270,38 @@ impl<T: Transport, A: Application> Simulation<T, A> {
         self.messages.live
     }
 
+    /// Keeps the last `limit` events as text.
+    pub fn keep_log(&mut self, limit: usize) {
+        self.log_limit = limit;
+    }
+
+    /// The events kept as text.
+    pub fn take_log(&mut self) -> Vec<String> {
+        self.log.drain(..).collect()
+    }
+
+    #[cold]
+    fn note(&mut self, clock: u64, what: &str, host: HostId, slot: Option<u32>) {
+        let mut line = format!("{:>14.3} µs  host {host:<3} {what}", clock as f64 / 1000.0);
+        if let Some(slot) = slot {
+            let packet = *self.network.packets.get(slot);
+            let body = self.network.packets.body(slot);
+            line += &format!(
+                " {} → {} at priority {}: {}",
+                packet.from,
+                packet.to,
+                packet.priority,
+                self.transport.describe(&packet, body)
+            );
+        }
+        if self.log.len() >= self.log_limit {
+            self.log.pop_front();
+        }
+        self.log.push_back(line);
+    }
+
     /// Works through up to `count` events that come no later than `end`. Returns false when there are no more.
     pub fn run(&mut self, end: u64, count: u64) -> bool {
-        if !self.started {
-            self.started = true;
-            for (step, time) in self.faults.times().enumerate() {
-                self.events.push(time, Event::Fault { step: step as u32 });
-            }
-            self.app.start(&mut self.outbox);
-            self.dispatch(0);
-        }
         for _ in 0..count {
             if self.step(end).is_none() {
                 return false;
@@ -282,9 +310,22 @@ impl<T: Transport, A: Application> Simulation<T, A> {
         true
     }
 
+    #[cold]
+    fn start(&mut self) {
+        self.started = true;
+        for (step, time) in self.faults.times().enumerate() {
+            self.events.push(time, Event::Fault { step: step as u32 });
+        }
+        self.app.start(&mut self.outbox);
+        self.dispatch(0);
+    }
+
     /// Works through one event if it comes no later than `end`.
     #[inline]
     pub fn step(&mut self, end: u64) -> Option<Event> {
+        if !self.started {
+            self.start();
+        }
         let (now, event) = self.events.pop_until(end)?;
         self.processed += 1;
         self.hash.add(now);
@@ -418,6 +459,13 @@ impl<T: Transport, A: Application> Simulation<T, A> {
     /// Gives one input to the transport at the host's own time `clock`.
     #[inline]
     fn handle(&mut self, host: HostId, clock: u64, input: Input) {
+        if self.log_limit > 0 {
+            let (what, slot) = match input {
+                Input::Packet(slot) => ("received".into(), Some(slot)),
+                other => (format!("{other:?}"), None),
+            };
+            self.note(clock, &what, host, slot);
+        }
         match input {
             Input::Packet(slot) => {
                 let packet = *self.network.packets.get(slot);
@@ -489,6 +537,9 @@ impl<T: Transport, A: Application> Simulation<T, A> {
             return;
         }
         let fate = self.faults.fate(arrives, &packet);
+        if self.log_limit > 0 {
+            self.note(clock, &format!("sent ({fate:?})"), host, Some(slot));
+        }
         if let Some(late) = fate.copy_late_ns {
             let copy = self.network.packets.reserve();
             *self.network.packets.get(copy) = *self.network.packets.get(slot);
@@ -510,6 +561,9 @@ impl<T: Transport, A: Application> Simulation<T, A> {
 
     fn deliver(&mut self, clock: u64, delivery: Delivery) {
         let now = clock - self.software.think_ns.min(clock);
+        if self.log_limit > 0 {
+            self.note(clock, &format!("{delivery:?}"), 0, None);
+        }
         let live = &mut self.messages.slots[delivery.message as usize];
         let message = live.message;
         if let Some(host) = live.awaited_by.take() {

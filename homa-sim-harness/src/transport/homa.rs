@@ -8,6 +8,7 @@ use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 
+use homa_proto::wire::Repr;
 use homa_proto::{
     BufferSource, Carrier, Config, Endpoint, Event, Instant, Limits, PeerAddr, RequestOptions,
     RpcError, RpcId, SendErrorKind, Storage, TimeoutReason,
@@ -37,6 +38,8 @@ pub struct Settings {
     pub buffer_bytes: usize,
     /// Carry and check the contents of messages.
     pub contents: bool,
+    /// Let every endpoint check all its books after everything that happens to it.
+    pub check: bool,
 }
 
 /// An outgoing message.
@@ -170,7 +173,8 @@ pub struct Homa {
     deliveries: VecDeque<Delivery>,
     scratch: Vec<u8>,
     inward: Vec<u8>,
-    violation: Option<String>,
+    /// What was found wrong, and whether damaged packets excuse it.
+    violation: Option<(bool, String)>,
     retired: Vec<(&'static str, u64)>,
 }
 
@@ -280,9 +284,10 @@ impl Homa {
         self.hosts[usize::from(host)].endpoint.live_rpcs()
     }
 
-    /// What a check has found wrong, if anything.
-    pub fn take_violation(&mut self) -> Option<String> {
-        self.violation.take()
+    /// What a check has found wrong, if anything. Where packets are `damaged` unseen, contents do not count.
+    pub fn take_violation(&mut self, damaged: bool) -> Option<String> {
+        let (excusable, what) = self.violation.take()?;
+        (!(excusable && damaged)).then_some(what)
     }
 
     fn outgoing(&self, id: MessageId, reply: bool, bytes: u32) -> Outgoing {
@@ -333,23 +338,76 @@ impl Homa {
 
     fn forget(&mut self, id: MessageId) {
         let known = &mut self.known[id as usize];
-        self.by_wire_id.remove(&(known.from, known.wire_id));
         known.client = None;
-        known.server = None;
+        // Where contents are checked ids are not used again, and late copies of requests have to be recognized.
+        if !self.settings.contents {
+            self.by_wire_id.remove(&(known.from, known.wire_id));
+            known.server = None;
+        }
+    }
+
+    /// Checks all that can be checked of an endpoint after something has happened to it.
+    fn inspect(&mut self, host: HostId) {
+        if !self.settings.check || self.violation.is_some() {
+            return;
+        }
+        let endpoint = &self.hosts[usize::from(host)].endpoint;
+        let limits = &self.settings.limits;
+        let wrong = match endpoint.check_invariants() {
+            Err(drifted) => Some(drifted),
+            Ok(()) if endpoint.live_rpcs() > limits.rpcs => Some("more RPCs than slots"),
+            Ok(()) if endpoint.known_peers() > limits.peers => Some("more peers than slots"),
+            Ok(()) => None,
+        };
+        if let Some(wrong) = wrong {
+            self.violation = Some((false, format!("host {host}: {wrong}")));
+        }
+    }
+
+    /// What is left in the endpoints, if anything is.
+    #[must_use]
+    pub fn undrained(&mut self) -> Option<String> {
+        for (number, host) in self.hosts.iter_mut().enumerate() {
+            let live = host.endpoint.live_rpcs();
+            if live > 0 {
+                return Some(format!(
+                    "host {number} still has {live} RPCs after the drain"
+                ));
+            }
+            if host.endpoint.total_incoming() > 0 {
+                return Some(format!(
+                    "host {number} still has bytes granted after the drain"
+                ));
+            }
+            let out = host.endpoint.buffers().out;
+            if out > 0 {
+                return Some(format!(
+                    "host {number} still has {out} bytes of buffers out"
+                ));
+            }
+            if let Some((at, reason)) = host.endpoint.poll_timeout() {
+                return Some(format!(
+                    "host {number} is idle, yet wants to be called at {} for {reason:?}",
+                    at.as_nanos()
+                ));
+            }
+        }
+        None
     }
 
     fn check(&mut self, id: MessageId, reply: bool, bytes: u32, data: &[u8]) {
         if data.len() != bytes as usize {
-            self.violation = Some(format!(
-                "message {id}: {} bytes arrived of {bytes}",
-                data.len()
+            self.violation = Some((
+                true,
+                format!("message {id}: {} bytes arrived of {bytes}", data.len()),
             ));
         } else if self.settings.contents
             && let Some(offset) =
                 (0..data.len()).find(|&offset| data[offset] != content(id, reply, offset))
         {
-            self.violation = Some(format!(
-                "message {id}: wrong byte at offset {offset} of {bytes}"
+            self.violation = Some((
+                true,
+                format!("message {id}: wrong byte at offset {offset} of {bytes}"),
             ));
         }
     }
@@ -468,6 +526,7 @@ impl Transport for Homa {
         } else {
             host.waiting.push_back(id);
         }
+        self.inspect(message.from);
     }
 
     fn reply(&mut self, now: u64, id: MessageId, message: &Message) {
@@ -482,6 +541,7 @@ impl Transport for Homa {
             rpc,
             data,
         );
+        self.inspect(message.to);
     }
 
     fn receive(&mut self, now: u64, host: HostId, packet: &Packet, body: &mut Body) {
@@ -501,7 +561,9 @@ impl Transport for Homa {
             None,
             &self.inward[..len],
         );
+        self.inspect(host);
         self.events(now, host);
+        self.inspect(host);
     }
 
     fn timer(&mut self, now: u64, host: HostId) {
@@ -511,7 +573,22 @@ impl Transport for Homa {
             && reason != TimeoutReason::Pacer
         {
             endpoint.handle_timeout(Instant::from_nanos(now));
+            if let Some((at, reason)) = endpoint.poll_timeout()
+                && at.as_nanos() <= now
+                && reason != TimeoutReason::MoreWork
+                && self.settings.check
+            {
+                self.violation = Some((
+                    false,
+                    format!(
+                        "host {host}: {reason:?} is due at {} after the time-out at {now}",
+                        at.as_nanos()
+                    ),
+                ));
+            }
+            self.inspect(host);
             self.events(now, host);
+            self.inspect(host);
         }
     }
 
@@ -522,7 +599,9 @@ impl Transport for Homa {
 
     fn transmit(&mut self, now: u64, host: HostId, body: &mut Body) -> Option<Packet> {
         let endpoint = &mut self.hosts[usize::from(host)].endpoint;
-        let transmit = endpoint.poll_transmit(Instant::from_nanos(now), &mut self.scratch)?;
+        let transmit = endpoint.poll_transmit(Instant::from_nanos(now), &mut self.scratch);
+        self.inspect(host);
+        let transmit = transmit?;
         let bytes = &self.scratch[..transmit.len];
         let is_data = bytes[11] == DATA;
         let header = if is_data { DATA_HEADER } else { transmit.len };
@@ -586,6 +665,14 @@ impl Transport for Homa {
             out.resize(out.len() + usize::from(body.payload_len), 0);
         }
         146
+    }
+
+    fn describe(&self, _packet: &Packet, body: &Body) -> String {
+        let header = &body.header[..usize::from(body.header_len)];
+        match Repr::parse(header, self.settings.config.max_message) {
+            Ok(repr) => format!("{repr:?} + {} bytes", body.payload_len),
+            Err(error) => format!("malformed: {error:?}"),
+        }
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {

@@ -99,6 +99,11 @@ pub trait Transport {
     /// Writes the packet as it would follow an IP header; returns the IP protocol number.
     fn encode(&self, packet: &Packet, body: &Self::Body, out: &mut Vec<u8>) -> u8;
 
+    /// The packet as text, for logs.
+    fn describe(&self, _packet: &Packet, _body: &Self::Body) -> String {
+        String::new()
+    }
+
     /// What is worth reporting, summed over all hosts.
     fn counters(&self) -> Vec<(&'static str, u64)>;
 }
