@@ -53,6 +53,9 @@ struct FuzzArgs {
     /// Scenarios at the same time; 0: one per core.
     #[arg(long, default_value_t = 0)]
     threads: usize,
+    /// Go on after a failure, and list all failures at the end.
+    #[arg(long)]
+    keep_going: bool,
 }
 
 #[derive(Args)]
@@ -566,7 +569,7 @@ fn fuzz_seeds(args: &FuzzArgs) -> Result<ExitCode, String> {
     let bar = ProgressBar::new(if args.count == 0 { 0 } else { args.count });
     let (next, events) = (AtomicU64::new(0), AtomicU64::new(0));
     let (played, answered, failed) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
-    let first_failure: Mutex<Option<Verdict>> = Mutex::new(None);
+    let failures: Mutex<Vec<Verdict>> = Mutex::new(Vec::new());
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for _ in 0..thread_count(args.threads) {
@@ -583,11 +586,9 @@ fn fuzz_seeds(args: &FuzzArgs) -> Result<ExitCode, String> {
                     failed.fetch_add(verdict.outcomes.1, Ordering::Relaxed);
                     bar.inc(1);
                     if verdict.violation.is_some() {
-                        stop.store(true, Ordering::Relaxed);
-                        if let Ok(mut failure) = first_failure.lock()
-                            && failure.as_ref().is_none_or(|f| f.seed > verdict.seed)
-                        {
-                            *failure = Some(verdict);
+                        stop.fetch_or(!args.keep_going, Ordering::Relaxed);
+                        if let Ok(mut failures) = failures.lock() {
+                            failures.push(verdict);
                         }
                     }
                 }
@@ -605,20 +606,26 @@ fn fuzz_seeds(args: &FuzzArgs) -> Result<ExitCode, String> {
         load(&failed),
         begun.elapsed().as_secs_f64()
     ));
-    let failure = first_failure
-        .into_inner()
-        .map_err(|error| error.to_string())?;
-    match failure {
-        None => Ok(ExitCode::SUCCESS),
-        Some(verdict) => {
-            let code = replay(verdict.seed, 40);
-            show(&format!(
-                "replay with: homa-sim replay --seed {}\n",
-                verdict.seed
-            ));
-            Ok(code)
+    let mut failures = failures.into_inner().map_err(|error| error.to_string())?;
+    failures.sort_by_key(|failure| failure.seed);
+    let Some(first) = failures.first() else {
+        return Ok(ExitCode::SUCCESS);
+    };
+    if args.keep_going {
+        for failure in &failures {
+            let violation = failure.violation.as_deref().unwrap_or("");
+            show(&format!("seed {}: {violation}\n", failure.seed));
         }
+    } else {
+        replay(first.seed, 40);
     }
+    show(&format!(
+        "{} of {} seeds failed; replay with: homa-sim replay --seed {}\n",
+        failures.len(),
+        load(&played),
+        first.seed
+    ));
+    Ok(ExitCode::FAILURE)
 }
 
 fn thread_count(asked: usize) -> usize {
