@@ -20,15 +20,12 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             let service = now.nanos_since(rpc.heard);
             self.peers[rpc.peer].service.sample(service);
         }
-        self.queue.unlist(&mut self.rpcs, idx);
-        self.queue.remove(&mut self.rpcs, idx);
+        self.stop_sending(now, idx);
         let rpc = &mut self.rpcs[idx];
-        rpc.out.stop();
         rpc.state = State::ClientIncoming;
         rpc.heard = now;
         rpc.tries = 0;
         rpc.pending.clear(Pending::RESEND_ALL | Pending::ANNOUNCE);
-        self.requeue(now, idx);
     }
 
     /// The response is whole: the RPC ends, and the server is told with a later packet.
@@ -79,6 +76,8 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             return Err(Drop::Stale);
         }
         rpc.was_asked = false;
+        self.more_to_send(now, idx);
+        let rpc = &mut self.rpcs[idx];
         let peer = &self.peers[rpc.peer];
         rpc.out.retransmit_priority = peer.unscheduled_priority(rpc.out.len);
         let all = Range {

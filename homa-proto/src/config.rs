@@ -38,8 +38,8 @@ pub struct Config {
     /// either is unknown.
     pub unscheduled_bytes: u32,
     /// Most bytes granted and not yet received, over all messages. 0: ten times the unscheduled
-    /// bytes, or 400,000 when link speed or round trip is unknown; never above
-    /// `receive_buffer`.
+    /// bytes, or 400,000 when link speed or round trip is unknown. Never more than
+    /// `receive_buffer` is granted, whatever stands here.
     pub max_incoming: u64,
     /// Bytes of packets that the carrier's receive buffer really holds. 0: no limit.
     pub receive_buffer: u64,
@@ -137,6 +137,10 @@ impl Config {
             self.receive_buffer == 0 || self.receive_buffer >= packet,
             "receive_buffer holds no packet",
         )?;
+        ensure(
+            self.max_incoming == 0 || self.max_incoming >= packet,
+            "max_incoming holds no packet",
+        )?;
         self.max_overcommit = match self.max_overcommit {
             0 => 8,
             set => set,
@@ -147,7 +151,8 @@ impl Config {
         if self.nic_backlog_ns == 0 {
             self.nic_backlog_ns = 5_000;
         }
-        let in_flight = u128::from(self.link_bps) * u128::from(self.rtt_ns) / 8_000_000_000;
+        let in_flight =
+            u128::from(self.link_bps).saturating_mul(u128::from(self.rtt_ns)) / 8_000_000_000;
         let known = self.link_bps > 0 && self.rtt_ns > 0;
         if self.unscheduled_bytes == 0 {
             self.unscheduled_bytes = if known {
@@ -161,16 +166,16 @@ impl Config {
         if self.max_incoming == 0 {
             self.max_incoming = u64::from(self.unscheduled_bytes).saturating_mul(INCOMING_MULTIPLE);
         }
-        self.limit_to_buffer();
         Ok(self)
     }
 
-    /// Never more granted than the carrier's buffer holds.
-    pub(crate) fn limit_to_buffer(&mut self) {
-        if self.receive_buffer > 0 {
-            self.max_incoming = self.max_incoming.min(self.receive_buffer);
-        }
-        self.max_incoming = self.max_incoming.max(1);
+    /// The most that is granted: never more than the carrier's buffer holds.
+    pub(crate) fn incoming_limit(&self) -> u64 {
+        let held = match self.receive_buffer {
+            0 => u64::MAX,
+            held => held,
+        };
+        self.max_incoming.min(held).max(1)
     }
 
     /// The most unscheduled bytes of one message that peers are asked to keep to: a quarter of

@@ -195,7 +195,7 @@ pub struct Endpoint<'a, M, S: BufferSource> {
     ports: [u16; MAX_PORTS],
     port_count: usize,
     next_id: u64,
-    births: u64,
+    pub(crate) births: u64,
     pub(crate) free_rpcs: List,
     free_peers: List,
     /// Peers without RPCs, least recently used first.
@@ -208,8 +208,6 @@ pub struct Endpoint<'a, M, S: BufferSource> {
     pub(crate) peer_control: List,
     /// Peers with acknowledgements that wait, in the order in which they become due.
     pub(crate) ack_order: List,
-    /// Peers whose RPCs are being failed.
-    pub(crate) failing: List,
     /// Answers to packets of unknown RPCs.
     pub(crate) replies: Replies,
     /// The peer of the last packet.
@@ -321,7 +319,6 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
             control: List::EMPTY,
             peer_control: List::EMPTY,
             ack_order: List::EMPTY,
-            failing: List::EMPTY,
             replies: Replies::new(),
             last_peer: 0,
             more_work: false,
@@ -418,7 +415,7 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
         rpc.cookie = options.cookie;
         rpc.deadline = options.deadline.unwrap_or(Instant::MAX);
         rpc.heard = now;
-        self.rpcs.push_back(&mut self.peers[p].rpcs, dim::PEER, idx);
+        rpc.asked = now;
         if options.deadline.is_some() {
             self.arm(idx);
         }
@@ -545,7 +542,7 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
     /// After [`handle_timeout`](Self::handle_timeout)`(now)` the answer is later than `now`, or
     /// it is `now` with [`TimeoutReason::MoreWork`].
     pub fn poll_timeout(&mut self) -> Option<(Instant, TimeoutReason)> {
-        if self.more_work || self.failing.first().is_some() {
+        if self.more_work {
             return Some((self.now, TimeoutReason::MoreWork));
         }
         let mut next: Option<(Instant, TimeoutReason)> = None;
@@ -599,7 +596,6 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
     /// 0: no limit.
     pub fn set_receive_buffer(&mut self, bytes: u64) {
         self.config.receive_buffer = bytes;
-        self.config.limit_to_buffer();
         self.grants.set_limits(&self.config);
     }
 
@@ -694,7 +690,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
 
     fn find(&self, rpc: RpcId) -> Option<u32> {
         self.rpcs
-            .get(rpc.slot)
+            .lookup(rpc.slot)
             .filter(|slot| slot.generation == rpc.generation && slot.state != State::Free)
             .map(|_| rpc.slot)
     }
@@ -753,7 +749,6 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         self.peers
             .unlink(&mut self.peer_control, peer::dim::CONTROL, p);
         self.peers.unlink(&mut self.ack_order, peer::dim::ACKS, p);
-        self.peers.unlink(&mut self.failing, peer::dim::FAILING, p);
         // What it should still be told it asks for.
         while self.acks.pop(&mut self.peers[p].acks).is_some() {}
         self.peers[p].in_use = false;
@@ -802,19 +797,12 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             return;
         }
         rpc.pending = crate::rpc::Pending::default();
-        if rpc.is_stalled {
-            rpc.is_stalled = false;
-            self.stalled = self.stalled.saturating_sub(1);
-        }
-        self.queue.remove(&mut self.rpcs, idx);
-        self.queue.unlist(&mut self.rpcs, idx);
+        self.stop_sending(self.now, idx);
         self.rpcs.unlink(&mut self.control, dim::CONTROL, idx);
-        self.rpcs.unlink(&mut self.peers[p].rpcs, dim::PEER, idx);
         self.grants.forget(&mut self.rpcs, &mut self.peers, idx);
         self.timers.cancel(idx);
         self.rpc_index.remove(self.key.rpc(p, id), idx);
         let rpc = &mut self.rpcs[idx];
-        rpc.out.stop();
         if !rpc.inc.is_complete()
             && let Some(buffer) = rpc.inc.buffer.take()
         {

@@ -88,7 +88,7 @@ impl<'a> Grants<'a> {
 
     /// Takes over the limits of a resolved configuration.
     pub(crate) fn set_limits(&mut self, config: &Config) {
-        self.max_incoming = config.max_incoming;
+        self.max_incoming = config.incoming_limit();
         let beyond = self.max_incoming.saturating_add(self.fifo_increment);
         self.hard_limit = match config.receive_buffer {
             0 => beyond,
@@ -128,9 +128,11 @@ impl<'a> Grants<'a> {
         }
         self.dirty = false;
         loop {
+            // The oldest first: where headroom is short the active ones would leave it none.
+            let was_due = self.grant_oldest(rpcs, peers, control, stats);
             self.grant_active(rpcs, peers, priorities, control, stats);
             // Each turn uses up credit that only grants bring: this ends.
-            if !self.grant_oldest(rpcs, peers, control, stats) {
+            if !was_due {
                 return;
             }
         }
@@ -220,7 +222,7 @@ impl<'a> Grants<'a> {
         if u64::from(rpc.inc.outstanding()) >= limit || give == 0 {
             return false;
         }
-        self.fifo_credit = self.fifo_credit.saturating_sub(price);
+        self.fifo_credit = self.fifo_credit.saturating_sub(give.saturating_mul(1000));
         count(&mut stats.fifo_grants);
         let priority = self.fifo_priority;
         self.issue(rpcs, peers, idx, give, priority, control, stats);
@@ -497,6 +499,12 @@ impl<'a> Grants<'a> {
         peers: &mut Table<'_, PeerSlot>,
         idx: u32,
     ) {
+        // Most messages come in one packet and never are in any book.
+        let rpc = &rpcs[idx];
+        let is_listed = rpcs.is_listed(dim::TOUCHED, idx);
+        if rpc.grant == GrantState::None && rpc.inc.counted == 0 && !is_listed {
+            return;
+        }
         rpcs.unlink(&mut self.touched, dim::TOUCHED, idx);
         let had_share = rpcs[idx].inc.counted > 0 || rpcs[idx].grant != GrantState::None;
         self.detach(rpcs, peers, idx);
@@ -571,6 +579,10 @@ impl<'a> Grants<'a> {
 
     /// Recomputes all books from scratch.
     #[cfg(any(test, feature = "check"))]
+    #[allow(
+        clippy::arithmetic_side_effects,
+        reason = "checks never run in production"
+    )]
     pub(crate) fn check<M, B>(
         &self,
         rpcs: &Table<'_, RpcSlot<M, B>>,
@@ -629,8 +641,8 @@ impl<'a> Grants<'a> {
         if needing != self.oldest.len() || no_buffer != self.no_buffer.len() {
             return Err("grants: a message is missing from a list");
         }
-        let by_rank = |pair: &[u32]| rank(&rpcs[pair[0]]) < rank(&rpcs[pair[1]]);
-        if !self.touched_any() && !self.active().windows(2).all(by_rank) {
+        let by_rank = |a: &u32, b: &u32| rank(&rpcs[*a]) < rank(&rpcs[*b]);
+        if !self.touched_any() && !self.active().is_sorted_by(by_rank) {
             return Err("grants: active messages are out of order");
         }
         for (p, peer) in peers.iter().enumerate() {
@@ -665,6 +677,10 @@ impl<'a> Grants<'a> {
     /// After a decision: no place is empty while somebody may fill it, and while headroom is
     /// left every active message is granted its window.
     #[cfg(any(test, feature = "check"))]
+    #[allow(
+        clippy::arithmetic_side_effects,
+        reason = "checks never run in production"
+    )]
     fn check_decided<M, B>(&self, rpcs: &Table<'_, RpcSlot<M, B>>) -> Result<(), &'static str> {
         if self.active_count < self.max_active && !(self.fresh.is_empty() && self.second.is_empty())
         {

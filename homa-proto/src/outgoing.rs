@@ -13,6 +13,7 @@ pub(crate) const MAX_RETRANSMITS: usize = 4;
 const MAX_FIFO_WALK: usize = 16;
 
 /// A message on its way out.
+#[repr(C)]
 pub(crate) struct Outgoing<M> {
     pub(crate) message: Option<M>,
     pub(crate) len: u32,
@@ -221,11 +222,13 @@ impl<'a> SendQueue<'a> {
     }
 
     pub(crate) fn remove<M, B>(&mut self, rpcs: &mut Table<'_, RpcSlot<M, B>>, idx: u32) {
+        // Short messages never are in the queue.
+        if !rpcs[idx].state.sends() || !rpcs.is_listed(dim::OLDEST, idx) {
+            return;
+        }
+        rpcs.unlink(&mut self.oldest, dim::OLDEST, idx);
         if self.by_left.contains(idx) {
             self.by_left.remove(&mut self.srpt, idx);
-        }
-        if rpcs[idx].state.sends() {
-            rpcs.unlink(&mut self.oldest, dim::OLDEST, idx);
         }
     }
 
@@ -287,6 +290,10 @@ impl<'a> SendQueue<'a> {
 
     /// Recomputes membership and order.
     #[cfg(any(test, feature = "check"))]
+    #[allow(
+        clippy::arithmetic_side_effects,
+        reason = "checks never run in production"
+    )]
     pub(crate) fn check<M, B>(&self, rpcs: &Table<'_, RpcSlot<M, B>>) -> Result<(), &'static str> {
         let mut best: Option<(u64, u64)> = None;
         let mut count = 0;

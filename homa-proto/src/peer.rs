@@ -3,7 +3,7 @@
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use crate::acks::Held;
-use crate::list::{Link, Linked, List};
+use crate::list::{Link, Linked};
 use crate::time::Instant;
 use crate::tree::Tree;
 use crate::wire::Common;
@@ -79,9 +79,7 @@ pub(crate) mod dim {
     pub(crate) const IDLE: usize = 1;
     /// Acknowledgements wait, oldest first.
     pub(crate) const ACKS: usize = 2;
-    /// Its RPCs are being failed.
-    pub(crate) const FAILING: usize = 3;
-    pub(crate) const COUNT: usize = 4;
+    pub(crate) const COUNT: usize = 3;
 }
 
 /// One entry of the table of peers. Its contents are the endpoint's own.
@@ -123,10 +121,8 @@ pub(crate) struct PeerSlot {
     pub(crate) acks: Held,
     /// Slots taken by RPCs with this peer.
     pub(crate) live: u32,
-    /// The RPCs that fail when the peer does, oldest first.
-    pub(crate) rpcs: List,
-    /// RPCs born before this are being failed, a slice at a time.
-    pub(crate) failing_before: u64,
+    /// The peer has timed out: RPCs born before this fail when their timers find it.
+    pub(crate) failed_before: u64,
     /// Its messages that wait for grants, in rank order.
     pub(crate) waiting: Tree,
     /// Bytes granted to it and not yet received.
@@ -176,8 +172,7 @@ impl PeerSlot {
             ack_local_port: 0,
             acks: Held::NONE,
             live: 0,
-            rpcs: List::EMPTY,
-            failing_before: 0,
+            failed_before: 0,
             waiting: Tree::EMPTY,
             incoming: 0,
             links: [Link::OUT; dim::COUNT],
@@ -222,8 +217,11 @@ impl Default for PeerSlot {
     }
 }
 
+#[allow(
+    clippy::indexing_slicing,
+    reason = "`dim` is one of the constants above"
+)]
 impl Linked for PeerSlot {
-    // `dim` is one of the constants above.
     #[inline]
     fn link(&self, dim: usize) -> &Link {
         &self.links[dim]

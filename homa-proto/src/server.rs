@@ -52,7 +52,6 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         let rpc = &mut self.rpcs[idx];
         rpc.state = State::ServerIncoming;
         rpc.heard = now;
-        self.rpcs.push_back(&mut self.peers[p].rpcs, dim::PEER, idx);
         Ok(idx)
     }
 
@@ -65,9 +64,6 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         rpc.gap_due = Instant::MAX;
         rpc.pending
             .clear(crate::rpc::Pending::RESEND | crate::rpc::Pending::GRANT);
-        let p = rpc.peer;
-        // From now on the application decides when it ends, not the peer's silence.
-        self.rpcs.unlink(&mut self.peers[p].rpcs, dim::PEER, idx);
         self.rpcs.push_back(&mut self.events, dim::QUEUE, idx);
     }
 

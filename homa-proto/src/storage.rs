@@ -105,6 +105,10 @@ pub struct Storage<'a, M, B> {
     pub(crate) ended_index: Slice<'a, Bucket>,
 }
 
+#[allow(
+    clippy::arithmetic_side_effects,
+    reason = "a few sizes of types; an overflow would not compile"
+)]
 impl<M, B> Storage<'_, M, B> {
     /// Bytes of all tables for one RPC, message data excepted.
     #[must_use]

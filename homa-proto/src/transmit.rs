@@ -154,9 +154,9 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
 
     /// Bytes of the headers below Homa's, for one packet.
     fn header_bytes(&self, to: SocketAddr) -> u64 {
-        let ip = if to.is_ipv6() { 40 } else { 20 };
+        let ip: u64 = if to.is_ipv6() { 40 } else { 20 };
         match self.config.carrier {
-            crate::Carrier::Udp => ip + 8,
+            crate::Carrier::Udp => ip.saturating_add(8),
             crate::Carrier::NativeIp => ip,
         }
     }

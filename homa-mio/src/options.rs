@@ -1,0 +1,254 @@
+//! How a socket is made.
+
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::time::Duration;
+
+use homa_proto::{Config, Endpoint, Limits, Storage};
+
+use crate::message::Pool;
+use crate::socket::{Parts, Socket};
+use crate::sys::{Os, Sys};
+use crate::udp::{Udp, Wanted};
+
+/// What a thread does while there is nothing to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Wait {
+    /// Sleeps until the socket is readable or a timer is due. The cheapest, and tens of
+    /// microseconds slower.
+    #[default]
+    Sleep,
+    /// Asks the socket again and again: lowest latency for a whole core.
+    Spin,
+    /// Spins for this long after something has happened, then sleeps.
+    Adaptive(Duration),
+}
+
+/// How to make a [`Socket`].
+///
+/// ```
+/// use homa_mio::{Socket, Wait};
+/// let socket = Socket::builder()
+///     .wait(Wait::Spin)
+///     .link_bps(25_000_000_000)
+///     .bind("127.0.0.1:0".parse().unwrap())?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Options {
+    config: Config,
+    limits: Limits,
+    wait: Wait,
+    wanted: Wanted,
+    buffer_bytes: usize,
+    kept_bytes: usize,
+    ports: Vec<u16>,
+    reuse_port: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            config: Config {
+                max_message: 16 << 20,
+                ..Config::default()
+            },
+            limits: Limits::default(),
+            wait: Wait::default(),
+            wanted: Wanted {
+                gso: true,
+                gro: true,
+                priorities: true,
+                receive_buffer: 8 << 20,
+                send_buffer: 2 << 20,
+            },
+            buffer_bytes: 256 << 20,
+            kept_bytes: 64 << 20,
+            ports: Vec::new(),
+            reuse_port: false,
+        }
+    }
+}
+
+impl Options {
+    /// What the thread does while it waits. Default: sleep.
+    #[must_use]
+    pub fn wait(mut self, wait: Wait) -> Self {
+        self.wait = wait;
+        self
+    }
+
+    /// The longest message sent or accepted, in bytes. Default 16 MiB.
+    #[must_use]
+    pub fn max_message(mut self, bytes: u32) -> Self {
+        self.config.max_message = bytes;
+        self
+    }
+
+    /// The largest IP packet, in bytes. Default 1500. Packets are never fragmented: one that is
+    /// too long for its path is lost.
+    #[must_use]
+    pub fn mtu(mut self, bytes: u16) -> Self {
+        self.config.mtu = bytes;
+        self
+    }
+
+    /// This socket's share of the link, in bits per second, or 0 if unknown: then data is not
+    /// paced, and urgent packets can wait behind others in the host. Default 0.
+    #[must_use]
+    pub fn link_bps(mut self, bps: u64) -> Self {
+        self.config.link_bps = bps;
+        self
+    }
+
+    /// All settings of the protocol. The driver lowers `receive_buffer` to what the socket
+    /// really has, and raises `nic_backlog_ns` to the wake-up latency that it measures.
+    pub fn config(&mut self) -> &mut Config {
+        &mut self.config
+    }
+
+    /// How many RPCs, peers and ended requests there is room for.
+    #[must_use]
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// Memory for messages: at most `in_use` bytes for those that are arriving or have arrived
+    /// and are not dropped yet; what is free is kept up to `kept` bytes. Default 256 MiB and
+    /// 64 MiB. Nothing is allocated before it is needed.
+    #[must_use]
+    pub fn memory(mut self, in_use: usize, kept: usize) -> Self {
+        self.buffer_bytes = in_use;
+        self.kept_bytes = kept;
+        self
+    }
+
+    /// Receive and send buffer to ask for, in bytes. Default 8 MiB and 2 MiB. What the system
+    /// gives is in [`Socket::stats`].
+    #[must_use]
+    pub fn socket_buffers(mut self, receive: usize, send: usize) -> Self {
+        self.wanted.receive_buffer = receive;
+        self.wanted.send_buffer = send;
+        self
+    }
+
+    /// Whether to send several datagrams by one call with GSO. Default true.
+    #[must_use]
+    pub fn gso(mut self, on: bool) -> Self {
+        self.wanted.gso = on;
+        self
+    }
+
+    /// Whether to receive several datagrams as one with GRO. Default true.
+    #[must_use]
+    pub fn gro(mut self, on: bool) -> Self {
+        self.wanted.gro = on;
+        self
+    }
+
+    /// Whether to mark priorities in the packets (DSCP CS0 to CS7). Default true.
+    #[must_use]
+    pub fn priorities(mut self, on: bool) -> Self {
+        self.wanted.priorities = on;
+        self
+    }
+
+    /// Another Homa port to serve, beside the one that equals the UDP port.
+    #[must_use]
+    pub fn port(mut self, port: u16) -> Self {
+        self.ports.push(port);
+        self
+    }
+
+    /// Whether several sockets share the UDP port, each with its part of the peers
+    /// (`SO_REUSEPORT`). Default false.
+    #[must_use]
+    pub fn reuse_port(mut self, on: bool) -> Self {
+        self.reuse_port = on;
+        self
+    }
+
+    /// Makes a socket with this address; port 0 lets the system choose one. An unspecified
+    /// address takes packets for every address of the host, and an IPv6 one (`[::]`) those of
+    /// IPv4 too.
+    ///
+    /// # Errors
+    /// The address is in use or not of this host, or an option has an impossible value
+    /// (`InvalidInput`).
+    pub fn bind(self, address: SocketAddr) -> io::Result<Socket> {
+        self.bind_with(address, Os)
+    }
+
+    /// Like [`bind`](Self::bind), with system calls of another kind.
+    ///
+    /// # Errors
+    /// As for [`bind`](Self::bind).
+    pub fn bind_with<S: Sys>(self, address: SocketAddr, sys: S) -> io::Result<Socket<S>> {
+        let domain = socket2::Domain::for_address(address);
+        let socket = socket2::Socket::new(domain, socket2::Type::DGRAM, None)?;
+        if address.is_ipv6() {
+            // Where it is refused the socket carries IPv6 alone.
+            let _ = socket.set_only_v6(false);
+        }
+        #[cfg(unix)]
+        if self.reuse_port {
+            socket.set_reuse_port(true)?;
+        }
+        socket.bind(&address.into())?;
+        self.from_udp_with(socket.into(), sys)
+    }
+
+    /// Makes a socket from a UDP socket that is bound already. Its ECN bits are kept in what is
+    /// sent.
+    ///
+    /// # Errors
+    /// An option has an impossible value (`InvalidInput`), or the system refuses.
+    pub fn from_udp(self, socket: UdpSocket) -> io::Result<Socket> {
+        self.from_udp_with(socket, Os)
+    }
+
+    /// Like [`from_udp`](Self::from_udp), with system calls of another kind.
+    ///
+    /// # Errors
+    /// As for [`from_udp`](Self::from_udp).
+    pub fn from_udp_with<S: Sys>(mut self, socket: UdpSocket, sys: S) -> io::Result<Socket<S>> {
+        socket.set_nonblocking(true)?;
+        let udp = Udp::new(mio::net::UdpSocket::from_std(socket), sys, self.wanted)?;
+        let usable = udp.usable_receive_buffer();
+        self.config.receive_buffer = match self.config.receive_buffer {
+            0 => usable,
+            asked => asked.min(usable),
+        };
+        let pool = Pool::new(self.buffer_bytes, self.kept_bytes);
+        let returns = pool.returns();
+        let storage = Storage::boxed(self.limits);
+        let backlog_ns = self.config.nic_backlog_ns;
+        let mut endpoint =
+            Endpoint::new(self.config, seed(), storage, pool).map_err(invalid_input)?;
+        for port in std::iter::once(udp.local_addr().port()).chain(self.ports) {
+            endpoint.open_port(port).map_err(invalid_input)?;
+        }
+        Ok(Socket::from_parts(Parts {
+            udp,
+            endpoint,
+            returns,
+            outgoing: Pool::new(usize::MAX, self.kept_bytes),
+            wait: self.wait,
+            backlog_ns,
+            max_pending: self.limits.rpcs.saturating_mul(2),
+        }))
+    }
+}
+
+fn invalid_input(error: impl std::error::Error + Send + Sync + 'static) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, error)
+}
+
+/// A number that nobody can guess: hash maps get their keys from the system's generator.
+fn seed() -> u128 {
+    let half = || u128::from(RandomState::new().hash_one(0));
+    half() << 64 | half()
+}

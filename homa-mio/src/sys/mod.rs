@@ -1,0 +1,164 @@
+//! The system calls of the driver, behind a trait.
+//!
+//! [`Os`] makes them. A test puts another [`Sys`] in between that fails as kernels, network
+//! cards and middleboxes do; the type parameter costs nothing in production.
+
+mod faulty;
+mod layout;
+mod options;
+mod os;
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+pub use faulty::{Fate, Faulty, Plan};
+pub use os::Os;
+
+/// Bytes that one received datagram, or the datagrams that GRO has joined, can have.
+pub const RECEIVE_LEN: usize = 65_536;
+
+/// The most bytes in one [`Outgoing`]: the largest payload of a UDP datagram in IPv4.
+pub const SEND_LEN: usize = 65_507;
+
+/// The most [`Outgoing`] or [`Incoming`] that one call takes; more are left for the next.
+pub const BATCH: usize = 32;
+
+/// Datagrams to one destination at one priority.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Outgoing {
+    /// Where to, in the address family of the socket.
+    pub to: SocketAddr,
+    /// The local address to send from.
+    pub local: Option<IpAddr>,
+    /// IPv4 TOS or IPv6 Traffic Class; `None` leaves what the socket has.
+    pub tos: Option<u8>,
+    /// Where the bytes start in the memory that comes with the call.
+    pub start: usize,
+    /// Number of bytes.
+    pub len: usize,
+    /// The length of each datagram but the last, which may be shorter; `None` for one datagram.
+    pub segment_size: Option<u16>,
+}
+
+impl Outgoing {
+    /// How many datagrams these are.
+    #[must_use]
+    pub fn datagrams(&self) -> usize {
+        match self.segment_size {
+            Some(size) => self.len.div_ceil(usize::from(size).max(1)),
+            None => 1,
+        }
+    }
+}
+
+/// A received datagram, or several from one sender that GRO has joined.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Incoming {
+    /// Who sent it; `None` when the kernel told no IP address.
+    pub from: Option<SocketAddr>,
+    /// The address that it was sent to, if asked for.
+    pub local: Option<IpAddr>,
+    /// IPv4 TOS or IPv6 Traffic Class.
+    pub tos: u8,
+    /// Number of bytes.
+    pub len: usize,
+    /// The length of each datagram but the last; `None` for one datagram.
+    pub segment_size: Option<usize>,
+    /// The bytes were cut off.
+    pub truncated: bool,
+    /// Control messages were cut off.
+    pub control_truncated: bool,
+}
+
+impl Incoming {
+    /// Nothing received.
+    pub const NONE: Self = Self {
+        from: None,
+        local: None,
+        tos: 0,
+        len: 0,
+        segment_size: None,
+        truncated: false,
+        control_truncated: false,
+    };
+}
+
+/// What a socket can be asked to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Ask {
+    /// Never fragment what is sent, and do not believe ICMP about the path's MTU.
+    DontFragment,
+    /// Join received datagrams (UDP GRO).
+    Gro,
+    /// Tell whether datagrams can be sent joined (UDP GSO).
+    Gso,
+    /// Tell the TOS or Traffic Class of received datagrams.
+    ReceiveTos,
+    /// Tell the address that received datagrams were sent to.
+    ReceiveLocal,
+}
+
+/// The system calls of a driver. None of them blocks, except [`wait`](Self::wait).
+pub trait Sys {
+    /// Receives up to [`BATCH`] times: the bytes of the `i`-th go to the `i`-th
+    /// [`RECEIVE_LEN`] bytes of `memory`. Tells how many there were.
+    ///
+    /// # Errors
+    /// `WouldBlock` when nothing is there, or what the system says.
+    fn receive(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        memory: &mut [u8],
+        into: &mut [Incoming],
+    ) -> io::Result<usize>;
+
+    /// Sends; tells how many of `batches` the system has taken.
+    ///
+    /// # Errors
+    /// About the first of `batches`, when none was taken.
+    fn send(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        memory: &[u8],
+        batches: &[Outgoing],
+    ) -> io::Result<usize>;
+
+    /// Sleeps until the socket is readable (or writable, if asked), or for `timeout`.
+    ///
+    /// # Errors
+    /// What the system says; `Interrupted` by a signal.
+    fn wait(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        writable: bool,
+        timeout: Option<Duration>,
+    ) -> io::Result<()>;
+
+    /// Sets an option.
+    ///
+    /// # Errors
+    /// `Unsupported` where the platform has no such thing, or what the system says.
+    fn ask(&mut self, socket: BorrowedFd<'_>, ask: Ask) -> io::Result<()>;
+
+    /// Asks for a receive buffer of `bytes` and tells what there is: bytes of memory, counted
+    /// as the system counts them.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn set_receive_buffer(&mut self, socket: BorrowedFd<'_>, bytes: usize) -> io::Result<usize>;
+
+    /// Asks for a send buffer of `bytes` and tells what there is.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn set_send_buffer(&mut self, socket: BorrowedFd<'_>, bytes: usize) -> io::Result<usize>;
+
+    /// The TOS or Traffic Class that the socket sends with unless told otherwise.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn tos(&mut self, socket: BorrowedFd<'_>) -> io::Result<u8>;
+}

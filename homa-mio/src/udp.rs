@@ -1,0 +1,649 @@
+//! Datagrams to and from a UDP socket: batches, and what to do when the system will not.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use homa_proto::{Instant, Transmit};
+use mio::net::UdpSocket;
+
+use crate::stats::{BufferSize, Feature, IoStats, Reason};
+use crate::sys::{Ask, BATCH, Incoming, Outgoing, RECEIVE_LEN, SEND_LEN, Sys};
+
+/// Bytes to gather before they are handed over. Memory that fits the processor's cache is read
+/// by the kernel while it is still warm.
+const SEND_MEMORY: usize = 2 * SEND_LEN.next_multiple_of(64);
+/// About how many bytes to receive in one call, for the same reason.
+const RECEIVE_BYTES: usize = 128 * 1024;
+/// How long to wait when the system has no memory for a datagram: nothing tells when it has.
+const NO_BUFFERS_PAUSE_NS: u64 = 100_000;
+/// A socket that says "later" is tried again after this time, even if nobody watches when it
+/// becomes writable.
+const BLOCKED_PAUSE_NS: u64 = 1_000_000;
+/// Tries of a call that signals interrupt each time.
+const INTERRUPTIONS: usize = 16;
+
+/// Which of the optional parts to use.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) gso: bool,
+    pub(crate) gro: bool,
+    pub(crate) priorities: bool,
+    pub(crate) receive_buffer: usize,
+    pub(crate) send_buffer: usize,
+}
+
+/// What an error of the system is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Trouble {
+    /// Try again when the socket is ready.
+    Blocked,
+    Interrupted,
+    /// Try again a little later.
+    NoBuffers,
+    /// Somebody cannot be reached, perhaps somebody else: such errors come late.
+    Unreachable,
+    TooLong,
+    /// The message or a part of it.
+    Refused,
+    /// The socket itself.
+    Fatal,
+}
+
+impl Trouble {
+    fn of(error: &io::Error) -> Self {
+        let Some(code) = error.raw_os_error() else {
+            return match error.kind() {
+                io::ErrorKind::WouldBlock => Self::Blocked,
+                io::ErrorKind::Interrupted => Self::Interrupted,
+                _ => Self::Fatal,
+            };
+        };
+        match code {
+            // The same code on most systems, but not on all.
+            code if code == libc::EAGAIN || code == libc::EWOULDBLOCK => Self::Blocked,
+            libc::EINTR => Self::Interrupted,
+            libc::ENOBUFS | libc::ENOMEM => Self::NoBuffers,
+            libc::ECONNREFUSED
+            | libc::ECONNRESET
+            | libc::EHOSTUNREACH
+            | libc::ENETUNREACH
+            | libc::EHOSTDOWN
+            | libc::ENETDOWN
+            | libc::ENETRESET
+            | libc::ETIMEDOUT => Self::Unreachable,
+            libc::EMSGSIZE => Self::TooLong,
+            libc::EINVAL
+            | libc::EIO
+            | libc::EPERM
+            | libc::EACCES
+            | libc::EOPNOTSUPP
+            | libc::ENOPROTOOPT
+            | libc::EPROTO
+            | libc::EADDRNOTAVAIL
+            | libc::EAFNOSUPPORT => Self::Refused,
+            _ => Self::Fatal,
+        }
+    }
+}
+
+/// What one call to receive has found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Received {
+    pub(crate) datagrams: usize,
+    /// There may be more.
+    pub(crate) more: bool,
+}
+
+pub(crate) struct Udp<S> {
+    pub(crate) socket: UdpSocket,
+    pub(crate) sys: S,
+    pub(crate) io: IoStats,
+    pub(crate) gso: Feature,
+    pub(crate) gro: Feature,
+    pub(crate) priorities: Feature,
+    pub(crate) source_address: Feature,
+    pub(crate) dont_fragment: Feature,
+    pub(crate) receive_buffer: BufferSize,
+    pub(crate) send_buffer: BufferSize,
+    local: SocketAddr,
+    /// The ECN bits of what is sent.
+    ecn: u8,
+    receive_memory: Box<[u8]>,
+    incoming: [Incoming; BATCH],
+    /// How many receptions to ask for in the next call.
+    ask: usize,
+    queue: Queue,
+    /// The front of the queue may not be tried before this time.
+    blocked_until: Option<Instant>,
+    /// The socket said "later" and will say when.
+    want_writable: bool,
+}
+
+impl<S: Sys> Udp<S> {
+    pub(crate) fn new(socket: UdpSocket, mut sys: S, wanted: Wanted) -> io::Result<Self> {
+        let local = socket.local_addr()?;
+        let fd = socket.as_fd();
+        let mut feature = |wanted: bool, why_not: Reason, ask: Ask| {
+            if !wanted {
+                return Feature::Off(why_not);
+            }
+            match sys.ask(fd, ask) {
+                Ok(()) => Feature::On,
+                Err(error) => Feature::Off(match error.raw_os_error() {
+                    None | Some(libc::ENOPROTOOPT) => Reason::Unsupported,
+                    Some(code) => Reason::Refused(code),
+                }),
+            }
+        };
+        let dont_fragment = feature(true, Reason::Disabled, Ask::DontFragment);
+        let gso = feature(wanted.gso, Reason::Disabled, Ask::Gso);
+        let gro = feature(wanted.gro, Reason::Disabled, Ask::Gro);
+        let source_address = feature(
+            local.ip().to_canonical().is_unspecified(),
+            Reason::NotNeeded,
+            Ask::ReceiveLocal,
+        );
+        // Only for a counter.
+        let _ = feature(true, Reason::Disabled, Ask::ReceiveTos);
+        let priorities = if wanted.priorities {
+            Feature::On
+        } else {
+            Feature::Off(Reason::Disabled)
+        };
+        let receive_buffer = BufferSize {
+            asked: wanted.receive_buffer,
+            got: sys.set_receive_buffer(fd, wanted.receive_buffer)?,
+        };
+        let send_buffer = BufferSize {
+            asked: wanted.send_buffer,
+            got: sys.set_send_buffer(fd, wanted.send_buffer)?,
+        };
+        let ecn = sys.tos(fd).unwrap_or(0) & 0b11;
+        Ok(Self {
+            socket,
+            sys,
+            io: IoStats::default(),
+            gso,
+            gro,
+            priorities,
+            source_address,
+            dont_fragment,
+            receive_buffer,
+            send_buffer,
+            local,
+            ecn,
+            receive_memory: vec![0; BATCH * RECEIVE_LEN].into_boxed_slice(),
+            incoming: [Incoming::NONE; BATCH],
+            ask: 1,
+            queue: Queue::new(),
+            blocked_until: None,
+            want_writable: false,
+        })
+    }
+
+    pub(crate) fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// Bytes of packets that the receive buffer holds for sure.
+    pub(crate) fn usable_receive_buffer(&self) -> u64 {
+        usable(self.receive_buffer.got) as u64
+    }
+
+    /// `to` in the address family of the socket, if it can be had.
+    pub(crate) fn reachable(&self, to: SocketAddr) -> Option<SocketAddr> {
+        match (self.local, to) {
+            (SocketAddr::V4(_), _) => {
+                let ip = to.ip().to_canonical();
+                ip.is_ipv4().then(|| SocketAddr::new(ip, to.port()))
+            }
+            (SocketAddr::V6(_), SocketAddr::V4(to)) => {
+                let ip = to.ip().to_ipv6_mapped();
+                Some(SocketAddrV6::new(ip, to.port(), 0, 0).into())
+            }
+            (SocketAddr::V6(_), SocketAddr::V6(_)) => Some(to),
+        }
+    }
+
+    // Receiving.
+
+    /// Makes one call to receive and hands out each datagram.
+    ///
+    /// # Errors
+    /// The socket is of no use any more.
+    pub(crate) fn receive(
+        &mut self,
+        mut each: impl FnMut(SocketAddr, Option<IpAddr>, &[u8]),
+    ) -> io::Result<Received> {
+        let count = self.receive_call()?;
+        let mut found = Received {
+            datagrams: 0,
+            more: count == self.ask,
+        };
+        let mut bytes = 0;
+        let parts = self.receive_memory.chunks_exact(RECEIVE_LEN);
+        for (memory, incoming) in parts.zip(&self.incoming[..count]) {
+            let datagrams = split(memory, incoming, self.gro.is_on(), &mut self.io);
+            let Some((from, datagrams)) = datagrams else {
+                continue;
+            };
+            for datagram in datagrams {
+                bytes += datagram.len();
+                found.datagrams += 1;
+                each(from, incoming.local, datagram);
+            }
+        }
+        self.io.datagrams_received += found.datagrams as u64;
+        self.io.bytes_received += bytes as u64;
+        // Ask for one when packets come one at a time: that is the cheapest call. Ask for more
+        // while they come faster, up to what the cache holds.
+        let next = if found.more { self.ask * 2 } else { count };
+        let fit = (RECEIVE_BYTES * count).checked_div(bytes).unwrap_or(BATCH);
+        self.ask = next.min(fit).clamp(1, BATCH);
+        Ok(found)
+    }
+
+    fn receive_call(&mut self) -> io::Result<usize> {
+        let mut retried = false;
+        for _ in 0..INTERRUPTIONS {
+            self.io.receive_calls += 1;
+            let into = &mut self.incoming[..self.ask];
+            let result = self
+                .sys
+                .receive(self.socket.as_fd(), &mut self.receive_memory, into);
+            let error = match result {
+                Ok(count) => return Ok(count.min(self.ask)),
+                Err(error) => error,
+            };
+            match Trouble::of(&error) {
+                Trouble::Blocked => break,
+                Trouble::Interrupted => self.io.interrupted += 1,
+                Trouble::Fatal => {
+                    self.io.other_errors += 1;
+                    return Err(error);
+                }
+                trouble => {
+                    // Late news of something that was sent; with it told, the call works.
+                    self.count(trouble);
+                    if std::mem::replace(&mut retried, true) {
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(0)
+    }
+
+    /// Sleeps until there is something to read, what was kept can be sent, or for `timeout`.
+    ///
+    /// # Errors
+    /// The socket is of no use any more.
+    pub(crate) fn sleep(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        self.io.wait_calls += 1;
+        let fd = self.socket.as_fd();
+        match self.sys.wait(fd, self.want_writable, timeout) {
+            Err(error) if Trouble::of(&error) == Trouble::Interrupted => {
+                self.io.interrupted += 1;
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    fn count(&mut self, trouble: Trouble) {
+        let counter = match trouble {
+            Trouble::Blocked => &mut self.io.would_block,
+            Trouble::Interrupted => &mut self.io.interrupted,
+            Trouble::NoBuffers => &mut self.io.no_buffers,
+            Trouble::Unreachable => &mut self.io.unreachable,
+            Trouble::TooLong => &mut self.io.too_long,
+            Trouble::Refused => &mut self.io.refused,
+            Trouble::Fatal => &mut self.io.other_errors,
+        };
+        *counter += 1;
+    }
+
+    // Sending.
+
+    /// Memory for the next packets, or `None` when what there is must be flushed first.
+    pub(crate) fn room(&mut self) -> Option<&mut [u8]> {
+        self.queue.room()
+    }
+
+    /// Queues what has been written to [`room`](Self::room).
+    pub(crate) fn push(&mut self, transmit: &Transmit) {
+        let Some(to) = self.reachable(transmit.to) else {
+            debug_assert!(false, "the address was checked when the request was made");
+            return;
+        };
+        self.queue.push(Outgoing {
+            to,
+            local: transmit.local,
+            tos: Some((transmit.priority << 5) | self.ecn),
+            start: self.queue.end,
+            len: transmit.len,
+            segment_size: transmit
+                .segment_size
+                .filter(|&size| size < transmit.len)
+                .and_then(|size| u16::try_from(size).ok()),
+        });
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// When to flush again, if something has been kept.
+    pub(crate) fn retry_at(&self) -> Option<Instant> {
+        self.blocked_until
+    }
+
+    /// Whether something waits for the socket to become writable.
+    pub(crate) fn wants_writable(&self) -> bool {
+        self.want_writable
+    }
+
+    /// Hands the queue over. What the socket does not take now is kept and goes first.
+    ///
+    /// # Errors
+    /// The socket is of no use any more.
+    pub(crate) fn flush(&mut self, now: Instant) -> io::Result<()> {
+        if !self.want_writable && self.blocked_until.is_some_and(|until| now < until) {
+            return Ok(());
+        }
+        self.blocked_until = None;
+        self.want_writable = false;
+        let mut retried = false;
+        let mut interruptions = 0;
+        let mut window = [NOTHING; BATCH];
+        loop {
+            let count = self.fill(&mut window);
+            let messages = &window[..count];
+            let Some(front) = messages.first() else {
+                return Ok(());
+            };
+            let error = match self.send_call(messages) {
+                // A system that takes nothing and says nothing is as good as busy.
+                Ok(0) => io::ErrorKind::WouldBlock.into(),
+                Ok(sent) => {
+                    retried = false;
+                    self.sent(&messages[..sent]);
+                    continue;
+                }
+                Err(error) => error,
+            };
+            let trouble = Trouble::of(&error);
+            self.count(trouble);
+            match trouble {
+                Trouble::Interrupted if interruptions < INTERRUPTIONS => interruptions += 1,
+                Trouble::Blocked | Trouble::Interrupted => {
+                    self.blocked_until = Some(now.after(BLOCKED_PAUSE_NS));
+                    self.want_writable = true;
+                    return Ok(());
+                }
+                Trouble::NoBuffers => {
+                    self.blocked_until = Some(now.after(NO_BUFFERS_PAUSE_NS));
+                    return Ok(());
+                }
+                Trouble::Fatal => return Err(error),
+                // The error may be late news of another datagram.
+                _ if !retried => retried = true,
+                _ => {
+                    retried = false;
+                    let front = *front;
+                    match self.send_plainer(&front, error.raw_os_error().unwrap_or(0)) {
+                        Plainer::Sent => {}
+                        Plainer::Refused => {
+                            self.io.not_sent += front.datagrams() as u64;
+                            self.queue.consume(front.len);
+                        }
+                        Plainer::Later => {
+                            self.blocked_until = Some(now.after(NO_BUFFERS_PAUSE_NS));
+                            return Ok(());
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// The front of the queue as messages that the features in use allow.
+    fn fill(&self, window: &mut [Outgoing; BATCH]) -> usize {
+        let mut messages = self.queue.items().flat_map(|item| {
+            let whole = self.gso.is_on() || item.segment_size.is_none();
+            let step = if whole {
+                item.len
+            } else {
+                item.segment_size.map_or(item.len, usize::from)
+            };
+            let item = self.without_what_is_off(*item);
+            (0..item.len)
+                .step_by(step.max(1))
+                .map(move |at| if whole { item } else { part(&item, at, step) })
+        });
+        let mut count = 0;
+        for (slot, message) in window.iter_mut().zip(&mut messages) {
+            *slot = message;
+            count += 1;
+        }
+        count
+    }
+
+    fn without_what_is_off(&self, mut message: Outgoing) -> Outgoing {
+        if !self.priorities.is_on() {
+            message.tos = None;
+        }
+        if !self.source_address.is_on() {
+            message.local = None;
+        }
+        message
+    }
+
+    fn send_call(&mut self, messages: &[Outgoing]) -> io::Result<usize> {
+        self.io.send_calls += 1;
+        self.sys
+            .send(self.socket.as_fd(), &self.queue.memory, messages)
+    }
+
+    fn sent(&mut self, messages: &[Outgoing]) {
+        for message in messages {
+            self.io.datagrams_sent += message.datagrams() as u64;
+            self.io.bytes_sent += message.len as u64;
+            self.io.joined_sent += u64::from(message.segment_size.is_some());
+            self.queue.consume(message.len);
+        }
+    }
+
+    /// The system refuses a message and does not say which part of it. Leaves parts away until
+    /// it is taken; what was left away is off from then on.
+    fn send_plainer(&mut self, message: &Outgoing, code: i32) -> Plainer {
+        let single = match message.segment_size {
+            Some(size) => part(message, 0, usize::from(size)),
+            None => *message,
+        };
+        let tos = |message| Outgoing {
+            tos: None,
+            ..message
+        };
+        let source = |message| Outgoing {
+            local: None,
+            ..message
+        };
+        let trials = [
+            single,
+            tos(*message),
+            source(*message),
+            tos(single),
+            tos(source(single)),
+        ];
+        for trial in trials {
+            if trial == *message {
+                continue;
+            }
+            match self
+                .send_call(&[trial])
+                .map_err(|error| Trouble::of(&error))
+            {
+                Ok(1..) => {}
+                Ok(0) | Err(Trouble::Blocked | Trouble::Interrupted | Trouble::NoBuffers) => {
+                    return Plainer::Later;
+                }
+                Err(_) => continue,
+            }
+            let off = Feature::Off(Reason::Refused(code));
+            if message.segment_size.is_some() && trial.segment_size.is_none() {
+                self.gso = off;
+            }
+            if message.tos.is_some() && trial.tos.is_none() {
+                self.priorities = off;
+            }
+            if message.local.is_some() && trial.local.is_none() {
+                self.source_address = off;
+            }
+            self.sent(&[trial]);
+            return Plainer::Sent;
+        }
+        Plainer::Refused
+    }
+}
+
+/// How [`Udp::send_plainer`] went.
+enum Plainer {
+    /// The message or its first datagram has gone.
+    Sent,
+    /// The system is busy: nothing was learnt.
+    Later,
+    /// However plain, the system refuses it.
+    Refused,
+}
+
+/// `size` bytes of `message` from `at`, or what there is, as one datagram.
+fn part(message: &Outgoing, at: usize, size: usize) -> Outgoing {
+    Outgoing {
+        start: message.start + at,
+        len: size.min(message.len - at),
+        segment_size: None,
+        ..*message
+    }
+}
+
+/// Bytes of packets that `got` bytes of receive buffer hold for sure. Linux counts the memory
+/// that packets lie in: up to a page and some for each packet of 1500 bytes, depending on the
+/// network card.
+fn usable(got: usize) -> usize {
+    if cfg!(any(target_os = "linux", target_os = "android")) {
+        got / 3
+    } else {
+        got / 2
+    }
+}
+
+/// Where a reception came from, and the datagrams in it.
+fn split<'a>(
+    memory: &'a [u8],
+    incoming: &Incoming,
+    gro: bool,
+    io: &mut IoStats,
+) -> Option<(SocketAddr, impl Iterator<Item = &'a [u8]>)> {
+    let Some(from) = incoming.from else {
+        io.without_address += 1;
+        return None;
+    };
+    // Without the segment size several datagrams would look like one.
+    if incoming.control_truncated && gro {
+        io.control_truncated += 1;
+        return None;
+    }
+    let mut bytes = &memory[..incoming.len.min(memory.len())];
+    let size = incoming.segment_size.unwrap_or(bytes.len()).max(1);
+    if incoming.truncated {
+        io.truncated += 1;
+        // The last datagram is not whole.
+        bytes = &bytes[..(bytes.len().saturating_sub(1)) / size * size];
+    }
+    io.joined_received += u64::from(bytes.len() > size);
+    if incoming.tos & 0b11 == 0b11 {
+        io.congestion_marked += bytes.len().div_ceil(size) as u64;
+    }
+    Some((from, bytes.chunks(size)))
+}
+
+/// Fills places of a window that are not in use.
+const NOTHING: Outgoing = Outgoing {
+    to: SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0),
+    local: None,
+    tos: None,
+    start: 0,
+    len: 0,
+    segment_size: None,
+};
+
+/// What is to be sent, in order, with its bytes.
+struct Queue {
+    memory: Box<[u8]>,
+    /// Bytes in use.
+    end: usize,
+    items: Vec<Outgoing>,
+    /// Items that have gone.
+    gone: usize,
+}
+
+impl Queue {
+    fn new() -> Self {
+        Self {
+            memory: vec![0; SEND_MEMORY].into_boxed_slice(),
+            end: 0,
+            items: Vec::with_capacity(BATCH),
+            gone: 0,
+        }
+    }
+
+    fn items(&self) -> impl Iterator<Item = &Outgoing> {
+        self.items[self.gone..].iter()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.gone == self.items.len()
+    }
+
+    fn room(&mut self) -> Option<&mut [u8]> {
+        if self.items.len() == BATCH {
+            return None;
+        }
+        let end = self.end.checked_add(SEND_LEN)?;
+        self.memory.get_mut(self.end..end)
+    }
+
+    fn push(&mut self, item: Outgoing) {
+        if item.len > 0 {
+            // The next starts on a cache line of its own.
+            self.end = (item.start + item.len).next_multiple_of(64);
+            self.items.push(item);
+        }
+    }
+
+    /// The first `len` bytes, of the front item, have gone.
+    fn consume(&mut self, len: usize) {
+        let front = &mut self.items[self.gone];
+        front.start += len;
+        front.len -= len;
+        if front.len == 0 {
+            self.gone += 1;
+        } else if front
+            .segment_size
+            .is_some_and(|size| front.len <= usize::from(size))
+        {
+            front.segment_size = None;
+        }
+        if self.is_empty() {
+            self.items.clear();
+            self.gone = 0;
+            self.end = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
