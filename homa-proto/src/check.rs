@@ -90,8 +90,8 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
                 ensure(!rpc.inc.is_complete(), "a whole message counts as incoming")?;
             }
             // Whatever must happen, a timer is armed for it; when exactly depends on estimates
-            // that may have changed since.
-            if self.next_due(idx).is_some() {
+            // that may have changed since. The clock of a grant starts when it goes out.
+            if self.next_due(idx).is_some() && !rpc.pending.has(crate::rpc::Pending::GRANT) {
                 let armed = self.timers.armed(idx).is_some();
                 ensure(armed, "something is due and no timer is armed for it")?;
             }

@@ -532,7 +532,7 @@ impl Experiment {
             },
             buffer_bytes: 1 << 40,
             contents: false,
-            check: false,
+            check_every: 0,
         };
         let bps = topology.hosts.iter().map(|host| host.bps).collect();
         Homa::new(settings, bps, self.seed)

@@ -3,7 +3,7 @@
 //! Packets carry the real header bytes. Message data are all zero and are not carried, unless the run checks contents: then
 //! every byte of every message is what its id and offset make it, and is compared at its destination.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
@@ -38,8 +38,8 @@ pub struct Settings {
     pub buffer_bytes: usize,
     /// Carry and check the contents of messages.
     pub contents: bool,
-    /// Let every endpoint check all its books after everything that happens to it.
-    pub check: bool,
+    /// Let an endpoint check all its books after every so many things that happen; 0: never.
+    pub check_every: u32,
 }
 
 /// An outgoing message.
@@ -54,14 +54,13 @@ impl AsRef<[u8]> for Outgoing {
     }
 }
 
-/// Who sent the packet that is being handled, and the sender's id in it.
-type Stamp = (HostId, u64);
+/// A client's host, and the id of one of its RPCs in the packets that it sends.
+type WireId = (HostId, u64);
 
-/// Memory for an incoming message; knows whose message it is.
+/// Memory for an incoming message.
 struct Incoming {
     data: Vec<u8>,
     len: usize,
-    stamp: Stamp,
 }
 
 impl AsRef<[u8]> for Incoming {
@@ -82,7 +81,6 @@ struct Pool {
     free: Rc<RefCell<Vec<Vec<Vec<u8>>>>>,
     out: usize,
     limit: usize,
-    current: Rc<Cell<Stamp>>,
 }
 
 impl BufferSource for Pool {
@@ -97,11 +95,7 @@ impl BufferSource for Pool {
         let class = size.trailing_zeros() as usize;
         let free = self.free.borrow_mut()[class].pop();
         let data = free.unwrap_or_else(|| vec![0; size]);
-        Some(Incoming {
-            data,
-            len,
-            stamp: self.current.get(),
-        })
+        Some(Incoming { data, len })
     }
 
     fn give_back(&mut self, buffer: Incoming) {
@@ -139,7 +133,6 @@ impl Default for Body {
 
 struct Host {
     endpoint: Endpoint<'static, Outgoing, Pool>,
-    current: Rc<Cell<Stamp>>,
     /// Counts restarts.
     life: u64,
     /// Requests that found every slot taken.
@@ -167,7 +160,7 @@ pub struct Homa {
     hosts: Vec<Host>,
     known: Vec<Known>,
     /// From the client's host and the id on the wire to the message.
-    by_wire_id: HashMap<Stamp, MessageId, Mixer>,
+    by_wire_id: HashMap<WireId, MessageId, Mixer>,
     zeros: Rc<Vec<u8>>,
     free: Rc<RefCell<Vec<Vec<Vec<u8>>>>>,
     deliveries: VecDeque<Delivery>,
@@ -176,6 +169,7 @@ pub struct Homa {
     /// What was found wrong, and whether damaged packets excuse it.
     violation: Option<(bool, String)>,
     retired: Vec<(&'static str, u64)>,
+    since_check: u32,
 }
 
 #[derive(Clone, Default)]
@@ -236,6 +230,7 @@ impl Homa {
             inward: vec![0; usize::from(settings.config.mtu).max(2048)],
             violation: None,
             retired: Vec::new(),
+            since_check: 0,
             settings,
             bps,
         };
@@ -247,12 +242,10 @@ impl Homa {
     }
 
     fn new_host(&self, host: usize, life: u64) -> Result<Host, String> {
-        let current = Rc::new(Cell::new((0, 0)));
         let source = Pool {
             free: Rc::clone(&self.free),
             out: 0,
             limit: self.settings.buffer_bytes,
-            current: Rc::clone(&current),
         };
         let mut rng = Rng::new(
             self.seed,
@@ -272,7 +265,6 @@ impl Homa {
             .map_err(|error| format!("homa: {error}"))?;
         Ok(Host {
             endpoint,
-            current,
             life,
             waiting: VecDeque::new(),
         })
@@ -348,9 +340,14 @@ impl Homa {
 
     /// Checks all that can be checked of an endpoint after something has happened to it.
     fn inspect(&mut self, host: HostId) {
-        if !self.settings.check || self.violation.is_some() {
+        if self.settings.check_every == 0 || self.violation.is_some() {
             return;
         }
+        self.since_check += 1;
+        if self.since_check < self.settings.check_every {
+            return;
+        }
+        self.since_check = 0;
         let endpoint = &self.hosts[usize::from(host)].endpoint;
         let limits = &self.settings.limits;
         let wrong = match endpoint.check_invariants() {
@@ -412,13 +409,14 @@ impl Homa {
         }
     }
 
-    /// Takes the events of a host's endpoint.
-    fn events(&mut self, now: u64, host: HostId) {
+    /// Takes the events of a host's endpoint after a packet with the given id, or something else, has come in. A request
+    /// becomes whole with the packet that is being handled.
+    fn events(&mut self, now: u64, host: HostId, packet: Option<WireId>) {
         let at = Instant::from_nanos(now);
         while let Some(event) = self.hosts[usize::from(host)].endpoint.poll_event() {
             match event {
                 Event::Request { rpc, message, .. } => {
-                    let found = self.by_wire_id.get(&message.stamp).copied();
+                    let found = packet.and_then(|id| self.by_wire_id.get(&id).copied());
                     if let Some(id) = found {
                         let known = self.known[id as usize];
                         self.check(id, false, known.bytes, message.as_ref());
@@ -553,7 +551,6 @@ impl Transport for Homa {
         }
         let state = &mut self.hosts[usize::from(host)];
         let id = u64::from_be_bytes(std::array::from_fn(|byte| body.header[20 + byte]));
-        state.current.set((packet.from, id));
         // A packet that is not taken is counted by the core.
         let _ = state.endpoint.handle_packet(
             Instant::from_nanos(now),
@@ -562,7 +559,7 @@ impl Transport for Homa {
             &self.inward[..len],
         );
         self.inspect(host);
-        self.events(now, host);
+        self.events(now, host, Some((packet.from, id)));
         self.inspect(host);
     }
 
@@ -576,7 +573,7 @@ impl Transport for Homa {
             if let Some((at, reason)) = endpoint.poll_timeout()
                 && at.as_nanos() <= now
                 && reason != TimeoutReason::MoreWork
-                && self.settings.check
+                && self.settings.check_every > 0
             {
                 self.violation = Some((
                     false,
@@ -587,7 +584,7 @@ impl Transport for Homa {
                 ));
             }
             self.inspect(host);
-            self.events(now, host);
+            self.events(now, host, None);
             self.inspect(host);
         }
     }
@@ -645,7 +642,7 @@ impl Transport for Homa {
                 None => self.retired.push((name, value)),
             }
         }
-        self.by_wire_id.retain(|stamp, _| stamp.0 != host);
+        self.by_wire_id.retain(|id, _| id.0 != host);
         // The settings were accepted when the first endpoint was made of them.
         if let Ok(new) = self.new_host(usize::from(host), state.life + 1) {
             self.hosts[usize::from(host)] = new;
