@@ -633,6 +633,10 @@ fn watch(
         if more {
             continue;
         }
+        // Whoever is told lies by damaged headers may wait for ever (for a busy peer, say); it must only stay sound.
+        if hostile {
+            return None;
+        }
         if deadline == drained_by {
             return sim.transport.undrained();
         }
