@@ -615,6 +615,13 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
         self.rpcs.len().saturating_sub(self.free_rpcs.len())
     }
 
+    /// The id of a live RPC in the packets that this endpoint sends: for logs, and to find it in a
+    /// packet capture.
+    #[must_use]
+    pub fn wire_id(&self, rpc: RpcId) -> Option<u64> {
+        self.find(rpc).map(|idx| self.rpcs[idx].id)
+    }
+
     /// Peers known.
     #[must_use]
     pub fn known_peers(&self) -> usize {
