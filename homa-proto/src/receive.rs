@@ -115,7 +115,6 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
                 }
                 peer.cutoffs = cutoffs.cutoffs();
                 peer.cutoff_version = cutoffs.version();
-                // Less than a packet's worth would only multiply packets.
                 if let Some(limit) = cutoffs.unscheduled_limit() {
                     peer.unscheduled_limit = limit.max(1);
                 }
@@ -234,8 +233,16 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             return Err(Drop::NoBuffer);
         }
         let before = rpc.inc.received();
+        let fills_asked = data.offset() < rpc.gaps_asked_below;
         let result = rpc.inc.accept(data.offset(), data.data());
         let fresh = rpc.inc.received().wrapping_sub(before);
+        if fills_asked && fresh > 0 {
+            let was_late = !data.retransmit();
+            self.peers[p].learn_reordering(was_late);
+            if was_late {
+                count(&mut self.stats.resends_spurious);
+            }
+        }
         self.stats.message_bytes_received = self
             .stats
             .message_bytes_received

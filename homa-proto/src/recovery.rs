@@ -174,11 +174,12 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             return self.config.reorder_ns;
         }
         let peer = &self.peers[self.rpcs[idx].peer];
-        peer.rtt
+        let round_trip = peer
+            .rtt
             .mean()
             .or_else(|| peer.service.mean())
-            .unwrap_or(self.config.resend_floor_ns)
-            / 4
+            .unwrap_or(self.config.resend_floor_ns);
+        (round_trip / 4).saturating_mul(1 << peer.reorder_doublings.min(8))
     }
 
     fn on_timer(&mut self, now: Instant, idx: u32) {
