@@ -484,8 +484,11 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         }
         let rpc = &mut self.rpcs[idx];
         // The clock of the time-out starts again, but not the back-off: a busy peer is not asked
-        // at the pace of a lossy one.
+        // at the pace of a lossy one. A client that has no grant to give is asked in good time.
         rpc.heard = now;
+        if rpc.state == State::ServerOutgoing {
+            rpc.tries = 0;
+        }
         self.arm(idx);
         Ok(())
     }

@@ -72,6 +72,8 @@ stats! {
     resends_for_buffer,
     /// RESENDs put off because their peer had its share of them.
     resends_deferred,
+    /// RESENDs of no bytes, not among these, that ask a client whether it still waits.
+    probes_sent,
     /// RPC_UNKNOWN packets sent.
     unknowns_sent,
     /// BUSY packets sent.

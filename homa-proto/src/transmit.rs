@@ -286,6 +286,17 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             };
             return resend.emit(buffer);
         }
+        if rpc.pending.has(Pending::PROBE) {
+            rpc.pending.clear(Pending::PROBE);
+            count(&mut self.stats.probes_sent);
+            let probe = Repr::Resend {
+                common,
+                offset: 0,
+                len: 0,
+                priority: CONTROL_PRIORITY,
+            };
+            return probe.emit(buffer);
+        }
         if rpc.pending.has(Pending::BUSY) {
             rpc.pending.clear(Pending::BUSY);
             count(&mut self.stats.busys_sent);
