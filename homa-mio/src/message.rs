@@ -299,6 +299,7 @@ mod tests {
         assert!(!returns.any());
         std::thread::spawn(move || drop(message)).join().unwrap();
         assert!(returns.any());
+        assert!(returns.take() && !returns.take());
         let again = pool.take(600).unwrap();
         assert!(!returns.any());
         assert_eq!(
