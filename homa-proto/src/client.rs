@@ -1,5 +1,6 @@
 //! The client's half of an RPC: OUTGOING, then INCOMING, then done.
 
+use crate::acks;
 use crate::buffer::BufferSource;
 use crate::endpoint::Endpoint;
 use crate::error::{Drop, RpcError};
@@ -19,14 +20,12 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             let service = now.nanos_since(rpc.heard);
             self.peers[rpc.peer].service.sample(service);
         }
-        self.queue.unlist(&mut self.rpcs, idx);
+        self.stop_sending(now, idx);
         let rpc = &mut self.rpcs[idx];
-        rpc.out.stop();
         rpc.state = State::ClientIncoming;
         rpc.heard = now;
         rpc.tries = 0;
-        rpc.pending.clear(Pending::RESEND_ALL | Pending::ANNOUNCE);
-        self.requeue(now, idx);
+        self.retract(idx, Pending::RESEND_ALL | Pending::ANNOUNCE);
     }
 
     /// The response is whole: the RPC ends, and the server is told with a later packet.
@@ -47,7 +46,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     /// Keeps an acknowledgement until data to the same peer can carry it, or until it is due.
     fn hold_ack(&mut self, now: Instant, p: u32, entry: AckEntry, local_port: u16) {
         let peer = &mut self.peers[p];
-        if peer.ack_count() == 0 {
+        if peer.acks.count() == 0 {
             peer.acks_since = now;
             self.peers
                 .push_back(&mut self.ack_order, peer::dim::ACKS, p);
@@ -55,8 +54,8 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         let peer = &mut self.peers[p];
         peer.ack_local_port = local_port;
         // When there is no room, the server asks for this one.
-        let kept = peer.push_ack(entry);
-        if !kept || peer.ack_count() >= peer::MAX_HELD_ACKS {
+        let kept = self.acks.push(&mut peer.acks, entry);
+        if !kept || peer.acks.count() >= acks::MAX_HELD {
             self.flush_acks(p);
         }
     }
@@ -77,6 +76,8 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             return Err(Drop::Stale);
         }
         rpc.was_asked = false;
+        self.more_to_send(now, idx);
+        let rpc = &mut self.rpcs[idx];
         let peer = &self.peers[rpc.peer];
         rpc.out.retransmit_priority = peer.unscheduled_priority(rpc.out.len);
         let all = Range {

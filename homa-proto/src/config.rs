@@ -38,8 +38,8 @@ pub struct Config {
     /// either is unknown.
     pub unscheduled_bytes: u32,
     /// Most bytes granted and not yet received, over all messages. 0: ten times the unscheduled
-    /// bytes, or 400,000 when link speed or round trip is unknown; never above
-    /// `receive_buffer`.
+    /// bytes, or 400,000 when link speed or round trip is unknown. Never more than
+    /// `receive_buffer` is granted, whatever stands here.
     pub max_incoming: u64,
     /// Bytes of packets that the carrier's receive buffer really holds. 0: no limit.
     pub receive_buffer: u64,
@@ -47,6 +47,11 @@ pub struct Config {
     pub max_overcommit: u8,
     /// Bytes granted ahead to one message. 0: `max_incoming / (active + 1)`.
     pub window: u32,
+    /// Smallest grant, in bytes, while a message has at least half of its window on the way; a
+    /// grant that reaches the end of the message may be smaller. 0: every byte is granted as soon
+    /// as it may be. A driver that receives many packets at once saves packets with a batch's
+    /// worth here, at the price of that much less in flight.
+    pub min_grant: u32,
     /// Per mille of grants and of transmissions that go to the oldest message. Default 50.
     pub fifo_permille: u16,
     /// Bytes of one grant to the oldest message. Default 50,000.
@@ -137,6 +142,10 @@ impl Config {
             self.receive_buffer == 0 || self.receive_buffer >= packet,
             "receive_buffer holds no packet",
         )?;
+        ensure(
+            self.max_incoming == 0 || self.max_incoming >= packet,
+            "max_incoming holds no packet",
+        )?;
         self.max_overcommit = match self.max_overcommit {
             0 => 8,
             set => set,
@@ -147,7 +156,8 @@ impl Config {
         if self.nic_backlog_ns == 0 {
             self.nic_backlog_ns = 5_000;
         }
-        let in_flight = u128::from(self.link_bps) * u128::from(self.rtt_ns) / 8_000_000_000;
+        let in_flight =
+            u128::from(self.link_bps).saturating_mul(u128::from(self.rtt_ns)) / 8_000_000_000;
         let known = self.link_bps > 0 && self.rtt_ns > 0;
         if self.unscheduled_bytes == 0 {
             self.unscheduled_bytes = if known {
@@ -161,16 +171,16 @@ impl Config {
         if self.max_incoming == 0 {
             self.max_incoming = u64::from(self.unscheduled_bytes).saturating_mul(INCOMING_MULTIPLE);
         }
-        self.limit_to_buffer();
         Ok(self)
     }
 
-    /// Never more granted than the carrier's buffer holds.
-    pub(crate) fn limit_to_buffer(&mut self) {
-        if self.receive_buffer > 0 {
-            self.max_incoming = self.max_incoming.min(self.receive_buffer);
-        }
-        self.max_incoming = self.max_incoming.max(1);
+    /// The most that is granted: never more than the carrier's buffer holds.
+    pub(crate) fn incoming_limit(&self) -> u64 {
+        let held = match self.receive_buffer {
+            0 => u64::MAX,
+            held => held,
+        };
+        self.max_incoming.min(held).max(1)
     }
 
     /// The most unscheduled bytes of one message that peers are asked to keep to: a quarter of
@@ -199,6 +209,7 @@ impl Default for Config {
             receive_buffer: 0,
             max_overcommit: 8,
             window: 0,
+            min_grant: 0,
             fifo_permille: 50,
             fifo_grant_increment: 50_000,
             levels: 8,

@@ -86,6 +86,7 @@ impl<'a> Ended<'a> {
     }
 
     /// Ids remembered.
+    #[cfg(any(test, feature = "check"))]
     pub(crate) const fn len(&self) -> usize {
         self.index.len()
     }

@@ -2,6 +2,7 @@
 
 use core::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
+use crate::acks::Acks;
 use crate::addr::{self, PeerAddr};
 use crate::buffer::BufferSource;
 use crate::config::Config;
@@ -194,11 +195,12 @@ pub struct Endpoint<'a, M, S: BufferSource> {
     ports: [u16; MAX_PORTS],
     port_count: usize,
     next_id: u64,
-    births: u64,
+    pub(crate) births: u64,
     pub(crate) free_rpcs: List,
     free_peers: List,
     /// Peers without RPCs, least recently used first.
     pub(crate) idle_peers: List,
+    pub(crate) acks: Acks<'a>,
     pub(crate) events: List,
     /// RPCs with control packets due.
     pub(crate) control: List,
@@ -206,8 +208,6 @@ pub struct Endpoint<'a, M, S: BufferSource> {
     pub(crate) peer_control: List,
     /// Peers with acknowledgements that wait, in the order in which they become due.
     pub(crate) ack_order: List,
-    /// Peers whose RPCs are being failed.
-    pub(crate) failing: List,
     /// Answers to packets of unknown RPCs.
     pub(crate) replies: Replies,
     /// The peer of the last packet.
@@ -215,6 +215,8 @@ pub struct Endpoint<'a, M, S: BufferSource> {
     pub(crate) more_work: bool,
     /// `handle_timeout` came late: until then silence is not held against anybody.
     pub(crate) grace_until: Instant,
+    /// No such leniency again before then.
+    pub(crate) next_grace: Instant,
     /// Messages that wait for grants, and since when nothing else could be sent.
     pub(crate) stalled: u32,
     pub(crate) sender_idle_since: Option<Instant>,
@@ -253,7 +255,6 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
         let enough = rpcs.len();
         fits("timers", storage.timers.len() >= enough)?;
         fits("send_order", storage.send_order.len() >= enough)?;
-        fits("send_age", storage.send_age.len() >= enough)?;
         fits("grant_order", storage.grant_order.len() >= enough)?;
         fits("peer_order", storage.peer_order.len() >= peers.len())?;
         let rpc_index = Index::new(storage.rpc_index).ok_or(ConfigError::Storage("rpc_index"))?;
@@ -291,7 +292,6 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
             ended,
             queue: SendQueue::new(
                 Forest::new(storage.send_order),
-                Forest::new(storage.send_age),
                 config.fifo_permille,
                 batch_bytes,
             ),
@@ -316,15 +316,16 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
             free_rpcs,
             free_peers,
             idle_peers: List::EMPTY,
+            acks: Acks::new(storage.acks),
             events: List::EMPTY,
             control: List::EMPTY,
             peer_control: List::EMPTY,
             ack_order: List::EMPTY,
-            failing: List::EMPTY,
             replies: Replies::new(),
             last_peer: 0,
             more_work: false,
             grace_until: Instant::ZERO,
+            next_grace: Instant::ZERO,
             stalled: 0,
             sender_idle_since: None,
             config,
@@ -417,7 +418,7 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
         rpc.cookie = options.cookie;
         rpc.deadline = options.deadline.unwrap_or(Instant::MAX);
         rpc.heard = now;
-        self.rpcs.push_back(&mut self.peers[p].rpcs, dim::PEER, idx);
+        rpc.asked = now;
         if options.deadline.is_some() {
             self.arm(idx);
         }
@@ -544,7 +545,7 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
     /// After [`handle_timeout`](Self::handle_timeout)`(now)` the answer is later than `now`, or
     /// it is `now` with [`TimeoutReason::MoreWork`].
     pub fn poll_timeout(&mut self) -> Option<(Instant, TimeoutReason)> {
-        if self.more_work || self.failing.first().is_some() {
+        if self.more_work {
             return Some((self.now, TimeoutReason::MoreWork));
         }
         let mut next: Option<(Instant, TimeoutReason)> = None;
@@ -598,7 +599,6 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
     /// 0: no limit.
     pub fn set_receive_buffer(&mut self, bytes: u64) {
         self.config.receive_buffer = bytes;
-        self.config.limit_to_buffer();
         self.grants.set_limits(&self.config);
     }
 
@@ -686,7 +686,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
 
     fn find(&self, rpc: RpcId) -> Option<u32> {
         self.rpcs
-            .get(rpc.slot)
+            .lookup(rpc.slot)
             .filter(|slot| slot.generation == rpc.generation && slot.state != State::Free)
             .map(|_| rpc.slot)
     }
@@ -745,7 +745,8 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         self.peers
             .unlink(&mut self.peer_control, peer::dim::CONTROL, p);
         self.peers.unlink(&mut self.ack_order, peer::dim::ACKS, p);
-        self.peers.unlink(&mut self.failing, peer::dim::FAILING, p);
+        // What it should still be told it asks for.
+        while self.acks.pop(&mut self.peers[p].acks).is_some() {}
         self.peers[p].in_use = false;
     }
 
@@ -792,19 +793,12 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             return;
         }
         rpc.pending = crate::rpc::Pending::default();
-        if rpc.is_stalled {
-            rpc.is_stalled = false;
-            self.stalled = self.stalled.saturating_sub(1);
-        }
-        self.queue.remove(idx);
-        self.queue.unlist(&mut self.rpcs, idx);
+        self.stop_sending(self.now, idx);
         self.rpcs.unlink(&mut self.control, dim::CONTROL, idx);
-        self.rpcs.unlink(&mut self.peers[p].rpcs, dim::PEER, idx);
         self.grants.forget(&mut self.rpcs, &mut self.peers, idx);
         self.timers.cancel(idx);
         self.rpc_index.remove(self.key.rpc(p, id), idx);
         let rpc = &mut self.rpcs[idx];
-        rpc.out.stop();
         if !rpc.inc.is_complete()
             && let Some(buffer) = rpc.inc.buffer.take()
         {

@@ -5,6 +5,7 @@
 //! oldest.
 
 use crate::config::Config;
+use crate::incoming::Incoming;
 use crate::list::{List, Table};
 use crate::peer::{Candidate, PeerSlot};
 use crate::priority::Priorities;
@@ -50,6 +51,7 @@ pub(crate) struct Grants<'a> {
     /// carrier's buffer holds.
     hard_limit: u64,
     fixed_window: u64,
+    min_grant: u64,
     fifo_permille: u64,
     fifo_increment: u64,
     fifo_priority: u8,
@@ -78,6 +80,7 @@ impl<'a> Grants<'a> {
             max_incoming: 0,
             hard_limit: 0,
             fixed_window: u64::from(config.window),
+            min_grant: u64::from(config.min_grant),
             fifo_permille: u64::from(config.fifo_permille),
             fifo_increment: u64::from(config.fifo_grant_increment).max(1),
             fifo_priority: config.levels.saturating_sub(2),
@@ -88,7 +91,7 @@ impl<'a> Grants<'a> {
 
     /// Takes over the limits of a resolved configuration.
     pub(crate) fn set_limits(&mut self, config: &Config) {
-        self.max_incoming = config.max_incoming;
+        self.max_incoming = config.incoming_limit();
         let beyond = self.max_incoming.saturating_add(self.fifo_increment);
         self.hard_limit = match config.receive_buffer {
             0 => beyond,
@@ -128,9 +131,11 @@ impl<'a> Grants<'a> {
         }
         self.dirty = false;
         loop {
+            // The oldest first: where headroom is short the active ones would leave it none.
+            let was_due = self.grant_oldest(rpcs, peers, control, stats);
             self.grant_active(rpcs, peers, priorities, control, stats);
             // Each turn uses up credit that only grants bring: this ends.
-            if !self.grant_oldest(rpcs, peers, control, stats) {
+            if !was_due {
                 return;
             }
         }
@@ -159,7 +164,7 @@ impl<'a> Grants<'a> {
             if give < want {
                 count(&mut stats.grants_short_of_headroom);
             }
-            if give == 0 {
+            if give == 0 || self.may_wait(&rpc.inc, give) {
                 at = at.saturating_add(1);
                 continue;
             }
@@ -173,6 +178,15 @@ impl<'a> Grants<'a> {
                 at = 0;
             }
         }
+    }
+
+    /// Whether a grant of `give` bytes is too small to be worth a packet now: the sender has
+    /// enough to go on with.
+    fn may_wait<B>(&self, inc: &Incoming<B>, give: u64) -> bool {
+        let reaches_end = u64::from(inc.granted).saturating_add(give) >= u64::from(inc.len);
+        give < self.min_grant
+            && !reaches_end
+            && u64::from(inc.outstanding()).saturating_mul(2) >= self.window()
     }
 
     /// Bytes granted ahead to each active message: dynamic thresholds with alpha = 1.
@@ -220,7 +234,7 @@ impl<'a> Grants<'a> {
         if u64::from(rpc.inc.outstanding()) >= limit || give == 0 {
             return false;
         }
-        self.fifo_credit = self.fifo_credit.saturating_sub(price);
+        self.fifo_credit = self.fifo_credit.saturating_sub(give.saturating_mul(1000));
         count(&mut stats.fifo_grants);
         let priority = self.fifo_priority;
         self.issue(rpcs, peers, idx, give, priority, control, stats);
@@ -429,11 +443,15 @@ impl<'a> Grants<'a> {
     ) {
         let p = rpcs[idx].peer;
         match rpcs[idx].grant {
-            GrantState::Active => self.deactivate(rpcs, peers, idx),
+            GrantState::Active => {
+                self.deactivate(rpcs, peers, idx);
+                rpcs.unlink(&mut self.oldest, dim::OLDEST, idx);
+            }
             GrantState::Waiting => {
                 self.waiting.remove(&mut peers[p].waiting, idx);
                 rpcs[idx].grant = GrantState::None;
                 self.refresh(peers, p);
+                rpcs.unlink(&mut self.oldest, dim::OLDEST, idx);
             }
             GrantState::NoBuffer => {
                 self.waiting.remove(&mut self.no_buffer, idx);
@@ -441,7 +459,6 @@ impl<'a> Grants<'a> {
             }
             GrantState::None => {}
         }
-        rpcs.unlink(&mut self.oldest, dim::OLDEST, idx);
     }
 
     /// Puts a peer among the candidates under its best waiting message, or takes it out.
@@ -494,6 +511,12 @@ impl<'a> Grants<'a> {
         peers: &mut Table<'_, PeerSlot>,
         idx: u32,
     ) {
+        // Most messages come in one packet and never are in any book.
+        let rpc = &rpcs[idx];
+        let is_listed = rpcs.is_listed(dim::TOUCHED, idx);
+        if rpc.grant == GrantState::None && rpc.inc.counted == 0 && !is_listed {
+            return;
+        }
         rpcs.unlink(&mut self.touched, dim::TOUCHED, idx);
         let had_share = rpcs[idx].inc.counted > 0 || rpcs[idx].grant != GrantState::None;
         self.detach(rpcs, peers, idx);
@@ -568,6 +591,10 @@ impl<'a> Grants<'a> {
 
     /// Recomputes all books from scratch.
     #[cfg(any(test, feature = "check"))]
+    #[allow(
+        clippy::arithmetic_side_effects,
+        reason = "checks never run in production"
+    )]
     pub(crate) fn check<M, B>(
         &self,
         rpcs: &Table<'_, RpcSlot<M, B>>,
@@ -601,7 +628,7 @@ impl<'a> Grants<'a> {
             }
             let in_order = matches!(rpc.grant, GrantState::Active | GrantState::Waiting);
             needing += usize::from(in_order);
-            if in_order != rpcs.is_listed(dim::OLDEST, idx) {
+            if !rpc.state.sends() && in_order != rpcs.is_listed(dim::OLDEST, idx) {
                 return Err("grants: the order of age lacks a message or has one too many");
             }
             if touched {
@@ -626,8 +653,8 @@ impl<'a> Grants<'a> {
         if needing != self.oldest.len() || no_buffer != self.no_buffer.len() {
             return Err("grants: a message is missing from a list");
         }
-        let by_rank = |pair: &[u32]| rank(&rpcs[pair[0]]) < rank(&rpcs[pair[1]]);
-        if !self.touched_any() && !self.active().windows(2).all(by_rank) {
+        let by_rank = |a: &u32, b: &u32| rank(&rpcs[*a]) < rank(&rpcs[*b]);
+        if !self.touched_any() && !self.active().is_sorted_by(by_rank) {
             return Err("grants: active messages are out of order");
         }
         for (p, peer) in peers.iter().enumerate() {
@@ -662,6 +689,10 @@ impl<'a> Grants<'a> {
     /// After a decision: no place is empty while somebody may fill it, and while headroom is
     /// left every active message is granted its window.
     #[cfg(any(test, feature = "check"))]
+    #[allow(
+        clippy::arithmetic_side_effects,
+        reason = "checks never run in production"
+    )]
     fn check_decided<M, B>(&self, rpcs: &Table<'_, RpcSlot<M, B>>) -> Result<(), &'static str> {
         if self.active_count < self.max_active && !(self.fresh.is_empty() && self.second.is_empty())
         {
@@ -671,7 +702,10 @@ impl<'a> Grants<'a> {
             for &idx in self.active() {
                 let inc = &rpcs[idx].inc;
                 let target = u64::from(inc.received()) + self.window();
-                if u64::from(inc.granted) < target.min(u64::from(inc.len)) {
+                let target = target.min(u64::from(inc.len));
+                let room = self.max_incoming - self.total;
+                let give = target.saturating_sub(u64::from(inc.granted)).min(room);
+                if give > 0 && !self.may_wait(inc, give) {
                     return Err("grants: headroom is left and an active message lacks a grant");
                 }
             }

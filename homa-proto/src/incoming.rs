@@ -3,7 +3,7 @@
 use crate::error::Drop;
 
 /// Holes that one message keeps. Data that would make one more is dropped and asked for again.
-pub(crate) const MAX_GAPS: usize = 16;
+pub(crate) const MAX_GAPS: usize = 12;
 
 /// A range of bytes, `start < end`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -22,6 +22,7 @@ impl Range {
 ///
 /// Books: the union of all accepted ranges = `[0, end)` without the gaps;
 /// `missing` = the sum of the gaps.
+#[repr(C)]
 pub(crate) struct Incoming<B> {
     pub(crate) buffer: Option<B>,
     /// Length of the message; 0 until its first packet.
@@ -268,6 +269,10 @@ impl<B: AsMut<[u8]>> Incoming<B> {
 }
 
 #[cfg(any(test, feature = "check"))]
+#[allow(
+    clippy::arithmetic_side_effects,
+    reason = "checks never run in production"
+)]
 impl<B> Incoming<B> {
     /// Recomputes the books.
     pub(crate) fn check(&self) -> Result<(), &'static str> {
@@ -333,7 +338,11 @@ mod tests {
             let mut bytes = vec![0u8; len as usize];
             for round in 0..400u32 {
                 let start = (next(&mut rng) % u64::from(len)) as u32;
-                let most = if next(&mut rng) % 4 == 0 { len } else { 40 };
+                let most = if next(&mut rng).is_multiple_of(4) {
+                    len
+                } else {
+                    40
+                };
                 let stop = (start + (next(&mut rng) % u64::from(most + 1)) as u32).min(len);
                 let data: Vec<u8> = (start..stop).map(|i| (i ^ round) as u8).collect();
                 let before = incoming.received();

@@ -33,6 +33,7 @@ pub(crate) const fn from_tag(tag: u32) -> u64 {
 }
 
 /// Buckets that let `entries` be found fast: at most two thirds full.
+#[cfg(any(test, feature = "alloc"))]
 pub(crate) const fn buckets_for(entries: usize) -> usize {
     let wanted = entries.saturating_add(entries / 2).saturating_add(1);
     match wanted.checked_next_power_of_two() {

@@ -1,15 +1,36 @@
 //! Homa, sans IO.
 #![no_std]
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
+// No input makes the core panic. What these lints see is denied; the exceptions say why.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::string_slice,
+        clippy::todo,
+        clippy::unimplemented,
+        clippy::unreachable,
+        clippy::unwrap_used
+    )
+)]
 
 #[cfg(feature = "alloc")]
 extern crate alloc;
 #[cfg(any(test, feature = "check"))]
 extern crate std;
 
+mod acks;
 mod addr;
 mod buffer;
 #[cfg(any(test, feature = "check"))]
+#[allow(
+    clippy::arithmetic_side_effects,
+    reason = "checks never run in production"
+)]
 mod check;
 mod client;
 mod config;

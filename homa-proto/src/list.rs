@@ -40,10 +40,6 @@ impl List {
         (self.head != NIL).then_some(self.head)
     }
 
-    pub(crate) fn last(&self) -> Option<u32> {
-        (self.tail != NIL).then_some(self.tail)
-    }
-
     pub(crate) fn len(&self) -> usize {
         self.len as usize
     }
@@ -78,13 +74,15 @@ impl<'a, T> Table<'a, T> {
         self.entries.iter()
     }
 
-    pub(crate) fn get(&self, idx: u32) -> Option<&T> {
+    /// Not `get`: the lint against indexing would then forbid the two functions below.
+    pub(crate) fn lookup(&self, idx: u32) -> Option<&T> {
         self.entries.get(idx as usize)
     }
 }
 
 // The one place where a table is indexed. Every index in the core comes from the table itself
 // (free list, hash index, lists, trees), never from the network or the caller.
+#[allow(clippy::indexing_slicing, reason = "see above")]
 impl<T> Index<u32> for Table<'_, T> {
     type Output = T;
     #[inline]
@@ -93,6 +91,7 @@ impl<T> Index<u32> for Table<'_, T> {
     }
 }
 
+#[allow(clippy::indexing_slicing, reason = "see above")]
 impl<T> IndexMut<u32> for Table<'_, T> {
     #[inline]
     fn index_mut(&mut self, idx: u32) -> &mut T {
@@ -176,6 +175,10 @@ impl<T: Linked> Table<'_, T> {
 
     /// Walks `list` and verifies its links; its length.
     #[cfg(any(test, feature = "check"))]
+    #[allow(
+        clippy::arithmetic_side_effects,
+        reason = "checks never run in production"
+    )]
     pub(crate) fn check_list(&self, list: &List, dim: usize) -> Result<usize, &'static str> {
         let (mut prev, mut at, mut n) = (NIL, list.head, 0usize);
         while at != NIL {

@@ -9,8 +9,11 @@ use crate::tree::{Forest, Tree};
 
 /// Ranges that one message keeps for retransmission. What does not fit is asked for again.
 pub(crate) const MAX_RETRANSMITS: usize = 4;
+/// Messages looked at for one that may send as the oldest.
+const MAX_FIFO_WALK: usize = 16;
 
 /// A message on its way out.
+#[repr(C)]
 pub(crate) struct Outgoing<M> {
     pub(crate) message: Option<M>,
     pub(crate) len: u32,
@@ -173,8 +176,8 @@ impl<M> Outgoing<M> {
 pub(crate) struct SendQueue<'a> {
     by_left: Forest<'a>,
     srpt: Tree,
-    by_birth: Forest<'a>,
-    fifo: Tree,
+    /// All messages that are not wholly sent, oldest first, but for the short ones.
+    oldest: List,
     /// Messages of one short packet: they do not wait for the pacer.
     pub(crate) short: List,
     fifo_permille: u64,
@@ -186,17 +189,11 @@ pub(crate) struct SendQueue<'a> {
 }
 
 impl<'a> SendQueue<'a> {
-    pub(crate) fn new(
-        by_left: Forest<'a>,
-        by_birth: Forest<'a>,
-        fifo_permille: u16,
-        batch_bytes: u64,
-    ) -> Self {
+    pub(crate) fn new(by_left: Forest<'a>, fifo_permille: u16, batch_bytes: u64) -> Self {
         Self {
             by_left,
             srpt: Tree::default(),
-            by_birth,
-            fifo: Tree::default(),
+            oldest: List::EMPTY,
             short: List::EMPTY,
             fifo_permille: u64::from(fifo_permille),
             turn: batch_bytes.saturating_mul(1000),
@@ -206,41 +203,62 @@ impl<'a> SendQueue<'a> {
 
     /// Puts the message of `idx` where it belongs now. Call it whenever what it may send, or how
     /// much it has left, has changed.
-    pub(crate) fn update<M, B>(&mut self, rpcs: &Table<'_, RpcSlot<M, B>>, idx: u32) {
+    pub(crate) fn update<M, B>(&mut self, rpcs: &mut Table<'_, RpcSlot<M, B>>, idx: u32) {
         let rpc = &rpcs[idx];
-        if !(rpc.state.sends() && rpc.out.is_sendable()) {
-            self.remove(idx);
+        if !rpc.state.sends() || rpc.out.left() == 0 {
+            self.remove(rpcs, idx);
             return;
         }
         let key = (u128::from(rpc.out.left()) << 64) | u128::from(rpc.birth);
-        if self.by_left.contains(idx) {
-            self.by_left.rekey(&mut self.srpt, idx, key);
-        } else {
-            self.by_left.insert(&mut self.srpt, idx, key);
-            self.by_birth
-                .insert(&mut self.fifo, idx, u128::from(rpc.birth));
+        match (rpc.out.is_sendable(), self.by_left.contains(idx)) {
+            (true, true) => self.by_left.rekey(&mut self.srpt, idx, key),
+            (true, false) => self.by_left.insert(&mut self.srpt, idx, key),
+            (false, true) => {
+                self.by_left.remove(&mut self.srpt, idx);
+            }
+            (false, false) => {}
         }
+        rpcs.push_back(&mut self.oldest, dim::OLDEST, idx);
     }
 
-    pub(crate) fn remove(&mut self, idx: u32) {
+    pub(crate) fn remove<M, B>(&mut self, rpcs: &mut Table<'_, RpcSlot<M, B>>, idx: u32) {
+        // Short messages never are in the queue.
+        if !rpcs[idx].state.sends() || !rpcs.is_listed(dim::OLDEST, idx) {
+            return;
+        }
+        rpcs.unlink(&mut self.oldest, dim::OLDEST, idx);
         if self.by_left.contains(idx) {
             self.by_left.remove(&mut self.srpt, idx);
-            self.by_birth.remove(&mut self.fifo, idx);
         }
     }
 
     /// The message with the fewest bytes left; or the oldest, when its share is due.
-    pub(crate) fn pick(&self) -> Option<u32> {
-        if self.fifo_credit >= self.turn {
-            self.by_birth.first(&self.fifo)
+    pub(crate) fn pick<M, B>(&self, rpcs: &Table<'_, RpcSlot<M, B>>) -> Option<u32> {
+        let oldest = if self.fifo_credit >= self.turn {
+            self.oldest(rpcs)
         } else {
-            self.by_left.first(&self.srpt)
-        }
+            None
+        };
+        oldest.or_else(|| self.by_left.first(&self.srpt))
     }
 
-    /// Whether `idx` is what goes next.
-    pub(crate) fn is_next(&self, idx: u32) -> bool {
-        self.pick() == Some(idx)
+    /// The oldest message that may send, looked for among the oldest few: what its receiver's
+    /// share for the oldest has granted.
+    fn oldest<M, B>(&self, rpcs: &Table<'_, RpcSlot<M, B>>) -> Option<u32> {
+        let mut next = self.oldest.first();
+        for _ in 0..MAX_FIFO_WALK {
+            let idx = next?;
+            if rpcs[idx].out.is_sendable() {
+                return Some(idx);
+            }
+            next = rpcs.next(dim::OLDEST, idx);
+        }
+        None
+    }
+
+    /// Whether `idx` has the fewest bytes left.
+    pub(crate) fn is_first(&self, idx: u32) -> bool {
+        self.by_left.first(&self.srpt) == Some(idx)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -250,15 +268,14 @@ impl<'a> SendQueue<'a> {
     /// Accounts for `bytes` of `idx` that went: each one earns the oldest message its share, and
     /// what the oldest sends uses it up.
     pub(crate) fn charge(&mut self, idx: u32, bytes: u64) {
-        let share = bytes.saturating_mul(self.fifo_permille);
-        if self.by_birth.first(&self.fifo) == Some(idx) {
-            self.fifo_credit = self.fifo_credit.saturating_sub(bytes.saturating_mul(1000));
+        self.fifo_credit = if self.oldest.first() == Some(idx) {
+            self.fifo_credit.saturating_sub(bytes.saturating_mul(1000))
         } else {
-            self.fifo_credit = self
-                .fifo_credit
+            let share = bytes.saturating_mul(self.fifo_permille);
+            self.fifo_credit
                 .saturating_add(share)
-                .min(self.turn.saturating_mul(2));
-        }
+                .min(self.turn.saturating_mul(2))
+        };
     }
 
     /// Takes a short message out of the list of those, if it waits there.
@@ -273,6 +290,10 @@ impl<'a> SendQueue<'a> {
 
     /// Recomputes membership and order.
     #[cfg(any(test, feature = "check"))]
+    #[allow(
+        clippy::arithmetic_side_effects,
+        reason = "checks never run in production"
+    )]
     pub(crate) fn check<M, B>(&self, rpcs: &Table<'_, RpcSlot<M, B>>) -> Result<(), &'static str> {
         let mut best: Option<(u64, u64)> = None;
         let mut count = 0;
@@ -280,8 +301,12 @@ impl<'a> SendQueue<'a> {
             let idx = idx as u32;
             let short = rpc.state.sends() && rpcs.is_listed(dim::QUEUE, idx);
             let queued = rpc.state.sends() && rpc.out.is_sendable() && !short;
-            if queued != self.by_left.contains(idx) || queued != self.by_birth.contains(idx) {
+            if queued != self.by_left.contains(idx) {
                 return Err("send queue: a message is queued that must not be, or not that must");
+            }
+            let unfinished = rpc.state.sends() && rpc.out.left() > 0 && !short;
+            if rpc.state.sends() && unfinished != rpcs.is_listed(dim::OLDEST, idx) {
+                return Err("send queue: the order of age lacks a message or has one too many");
             }
             if queued {
                 count += 1;

@@ -27,14 +27,11 @@ pub(crate) struct Pacer {
 
 impl Pacer {
     pub(crate) fn new(link_bps: u64, backlog_ns: u64) -> Self {
-        let per_byte = if link_bps == 0 {
-            0
-        } else {
-            let scaled = (8_000_000_u128 * u128::from(SLOWER_PERMILLE)) << SHIFT;
-            u64::try_from(scaled / u128::from(link_bps))
-                .unwrap_or(u64::MAX)
-                .max(1)
-        };
+        // 8,000,000 = bits in a byte × nanoseconds in a second / 1000 of the per mille.
+        const SCALED: u128 = (8_000_000 * SLOWER_PERMILLE as u128) << SHIFT;
+        let per_byte = SCALED.checked_div(link_bps.into()).map_or(0, |per_byte| {
+            u64::try_from(per_byte).unwrap_or(u64::MAX).max(1)
+        });
         Self {
             per_byte,
             idle: Instant::ZERO,
@@ -58,7 +55,10 @@ impl Pacer {
             self.fraction = 0;
         }
         let wire = bytes.saturating_add(packets.saturating_mul(self.overhead));
-        let time = u128::from(wire) * u128::from(self.per_byte) + u128::from(self.fraction);
+        // Three numbers of 64 bits: it fits into 128.
+        let time = u128::from(wire)
+            .wrapping_mul(self.per_byte.into())
+            .wrapping_add(self.fraction.into());
         self.fraction = (time & ((1 << SHIFT) - 1)) as u64;
         self.idle = self
             .idle
@@ -84,11 +84,9 @@ impl Pacer {
     /// Bytes of packets that fit into what is left of the backlog; at least one packet always
     /// goes when the pacer is ready.
     pub(crate) fn allowance(&self, now: Instant) -> u64 {
-        if self.per_byte == 0 {
-            return u64::MAX;
-        }
         let room = self.backlog_ns.saturating_sub(self.idle.nanos_since(now));
-        u64::try_from((u128::from(room) << SHIFT) / u128::from(self.per_byte)).unwrap_or(u64::MAX)
+        let bytes = (u128::from(room) << SHIFT).checked_div(self.per_byte.into());
+        bytes.map_or(u64::MAX, |bytes| u64::try_from(bytes).unwrap_or(u64::MAX))
     }
 
     /// How long the link has been idle at `now`, in nanoseconds.

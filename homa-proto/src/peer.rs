@@ -2,13 +2,11 @@
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use crate::list::{Link, Linked, List};
+use crate::acks::Held;
+use crate::list::{Link, Linked};
 use crate::time::Instant;
 use crate::tree::Tree;
-use crate::wire::{AckEntry, Common};
-
-/// Acknowledgements that wait for data to ride on.
-pub(crate) const MAX_HELD_ACKS: usize = 12;
+use crate::wire::Common;
 
 /// Smoothed time and its variation, after RFC 6298, in nanoseconds (up to 4 s).
 #[derive(Clone, Copy, Debug, Default)]
@@ -81,9 +79,7 @@ pub(crate) mod dim {
     pub(crate) const IDLE: usize = 1;
     /// Acknowledgements wait, oldest first.
     pub(crate) const ACKS: usize = 2;
-    /// Its RPCs are being failed.
-    pub(crate) const FAILING: usize = 3;
-    pub(crate) const COUNT: usize = 4;
+    pub(crate) const COUNT: usize = 3;
 }
 
 /// One entry of the table of peers. Its contents are the endpoint's own.
@@ -122,14 +118,11 @@ pub(crate) struct PeerSlot {
     pub(crate) acks_since: Instant,
     /// Client port of the RPCs in `acks`.
     pub(crate) ack_local_port: u16,
-    ack_count: u8,
-    acks: [AckEntry; MAX_HELD_ACKS],
+    pub(crate) acks: Held,
     /// Slots taken by RPCs with this peer.
     pub(crate) live: u32,
-    /// The RPCs that fail when the peer does, oldest first.
-    pub(crate) rpcs: List,
-    /// RPCs born before this are being failed, a slice at a time.
-    pub(crate) failing_before: u64,
+    /// The peer has timed out: RPCs born before this fail when their timers find it.
+    pub(crate) failed_before: u64,
     /// Its messages that wait for grants, in rank order.
     pub(crate) waiting: Tree,
     /// Bytes granted to it and not yet received.
@@ -177,14 +170,9 @@ impl PeerSlot {
             resend_free: Instant::ZERO,
             acks_since: Instant::ZERO,
             ack_local_port: 0,
-            ack_count: 0,
-            acks: [AckEntry {
-                client_id: 0,
-                server_port: 0,
-            }; MAX_HELD_ACKS],
+            acks: Held::NONE,
             live: 0,
-            rpcs: List::EMPTY,
-            failing_before: 0,
+            failed_before: 0,
             waiting: Tree::EMPTY,
             incoming: 0,
             links: [Link::OUT; dim::COUNT],
@@ -202,28 +190,6 @@ impl PeerSlot {
             links,
             ..Self::new()
         };
-    }
-
-    pub(crate) fn ack_count(&self) -> usize {
-        usize::from(self.ack_count)
-    }
-
-    /// `false`: full, flush first.
-    pub(crate) fn push_ack(&mut self, entry: AckEntry) -> bool {
-        match self.acks.get_mut(usize::from(self.ack_count)) {
-            Some(slot) => {
-                *slot = entry;
-                self.ack_count = self.ack_count.saturating_add(1);
-                true
-            }
-            None => false,
-        }
-    }
-
-    pub(crate) fn pop_ack(&mut self) -> Option<AckEntry> {
-        let last = self.ack_count.checked_sub(1)?;
-        self.ack_count = last;
-        self.acks.get(usize::from(last)).copied()
     }
 
     /// The unscheduled priority of a message of `len` bytes to this peer.
@@ -251,8 +217,11 @@ impl Default for PeerSlot {
     }
 }
 
+#[allow(
+    clippy::indexing_slicing,
+    reason = "`dim` is one of the constants above"
+)]
 impl Linked for PeerSlot {
-    // `dim` is one of the constants above.
     #[inline]
     fn link(&self, dim: usize) -> &Link {
         &self.links[dim]

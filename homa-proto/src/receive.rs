@@ -65,10 +65,14 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             let peer = &mut self.peers[p];
             peer.heard = now;
             peer.was_heard = true;
+            peer.failed_before = 0;
             peer.local = local.or(peer.local);
         }
         let idx = p.and_then(|p| self.rpc_of(p, common.local_id()));
-        if let Some(idx) = idx {
+        // An ACK may name RPCs of any port of its sender.
+        if let Some(idx) = idx
+            && !matches!(view, View::Ack(_))
+        {
             let rpc = &self.rpcs[idx];
             if rpc.local_port != common.dest_port || rpc.peer_port != common.source_port {
                 return Err(Drop::Mismatch);
@@ -125,11 +129,13 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
                 count(&mut self.stats.need_acks_received);
                 self.reply(now, from, local, common, Reply::Ack)
             }
-            (View::Ack(acks), Some(p), idx) => {
+            (View::Ack(acks), Some(p), _) => {
                 count(&mut self.stats.acks_received);
-                if let Some(idx) = idx {
-                    self.on_ack(now, idx);
-                }
+                let own = AckEntry {
+                    client_id: common.sender_id,
+                    server_port: common.dest_port,
+                };
+                self.take_ack(now, p, own);
                 for ack in acks.entries() {
                     self.take_ack(now, p, ack);
                 }
@@ -371,6 +377,8 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         }
         rpc.heard = now;
         rpc.tries = 0;
+        self.more_to_send(now, idx);
+        let rpc = &mut self.rpcs[idx];
         let offset = offset.min(rpc.out.len);
         let mut news = false;
         if resend_all {
@@ -384,10 +392,11 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             }
             news = true;
         }
-        if offset > rpc.out.granted {
+        // The kernel repeats grants with the priority of the moment.
+        if offset >= rpc.out.granted && offset > rpc.out.unscheduled {
+            news |= offset > rpc.out.granted || priority != rpc.out.sched_priority;
             rpc.out.granted = offset;
             rpc.out.sched_priority = priority;
-            news = true;
         }
         if !news {
             self.arm(idx);
@@ -431,10 +440,16 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             // The client lives: its response is not given up.
             rpc.heard = now;
         }
+        if len == 0 {
+            // A probe: it asks for a sign of life, not for bytes.
+            self.respond(idx, Pending::BUSY);
+            return;
+        }
         if rpcs_is_short_queued(&self.rpcs, idx) {
             // None of it has gone yet, and it goes with the next packets.
             return;
         }
+        self.more_to_send(now, idx);
         let rpc = &mut self.rpcs[idx];
         let end = match len {
             wire::ALL => rpc.out.sent,
@@ -451,8 +466,9 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             count(&mut self.stats.retransmits_refused);
         }
         self.requeue(now, idx);
-        let goes_now =
-            self.rpcs[idx].out.is_sendable() && self.queue.is_next(idx) && self.pacer.is_ready(now);
+        let goes_now = self.rpcs[idx].out.is_sendable()
+            && self.queue.is_first(idx)
+            && self.pacer.is_ready(now);
         if !goes_now {
             self.respond(idx, Pending::BUSY);
         }
@@ -515,6 +531,14 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     pub(crate) fn respond(&mut self, idx: u32, what: u8) {
         self.rpcs[idx].pending.set(what);
         self.rpcs.push_back(&mut self.control, dim::CONTROL, idx);
+    }
+
+    /// Control packets for an RPC are no longer wanted.
+    pub(crate) fn retract(&mut self, idx: u32, what: u8) {
+        self.rpcs[idx].pending.clear(what);
+        if !self.rpcs[idx].pending.any() {
+            self.rpcs.unlink(&mut self.control, dim::CONTROL, idx);
+        }
     }
 
     /// The incoming message is whole.

@@ -14,8 +14,6 @@ use crate::time::Instant;
 
 /// Timers that one call of `handle_timeout` works off.
 const TIMERS_PER_CALL: usize = 256;
-/// RPCs of a failed peer that one call of `handle_timeout` ends.
-const FAILURES_PER_CALL: usize = 64;
 /// RESENDs that an RPC makes at least before it is given up.
 const MIN_TRIES: u8 = 2;
 /// The interval is doubled this many times at most.
@@ -52,23 +50,26 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             self.peers.unlink(&mut self.ack_order, peer::dim::ACKS, p);
             self.flush_acks(p);
         }
-        self.fail_some(now);
     }
 
     /// If this call comes late, packets may wait in the carrier that nobody has looked at yet:
     /// for a moment silence is not held against the peers, lest a sleeper wakes with a storm.
     fn notice_lateness(&mut self, now: Instant) {
         let floor = self.config.resend_floor_ns;
+        if self.grace_until != Instant::ZERO && now >= self.grace_until {
+            // However late this call is: a loop that is always late must get on too.
+            self.grace_until = Instant::ZERO;
+            return;
+        }
         let Some(due) = self.timers.next() else {
             return;
         };
         let late = now.as_nanos().saturating_sub(due) > floor;
-        let again = self
-            .grace_until
-            .after(floor.saturating_mul(BETWEEN_GRACES_FLOORS));
-        if late && (now >= again || self.grace_until == Instant::ZERO) {
+        if late && now >= self.next_grace && self.grace_until == Instant::ZERO {
             count(&mut self.stats.late_timeouts);
             self.grace_until = now.after(floor.saturating_mul(GRACE_FLOORS));
+            let between = floor.saturating_mul(BETWEEN_GRACES_FLOORS);
+            self.next_grace = self.grace_until.after(between);
         }
     }
 
@@ -91,18 +92,28 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         let silence = match rpc.state {
             State::ClientOutgoing => self.silence_of_server(idx),
             State::ClientIncoming | State::ServerIncoming => self.silence_of_sender(idx),
-            State::ServerOutgoing => Some(self.silence_of_client(idx)),
+            State::ServerOutgoing => self.silence_of_client(idx),
             _ => None,
         };
         let deadline = (rpc.is_client() && rpc.deadline != Instant::MAX).then_some(rpc.deadline);
-        [silence, deadline].into_iter().flatten().min()
+        sooner(silence, deadline)
     }
 
     /// All of the request that may go has gone: the response, or a grant, is the server's turn.
     fn silence_of_server(&self, idx: u32) -> Option<Instant> {
         let rpc = &self.rpcs[idx];
-        (rpc.out.sent > 0 && rpc.out.all_allowed_sent())
-            .then(|| rpc.heard.max(rpc.asked).after(self.interval(idx)))
+        (rpc.out.sent > 0 && rpc.out.all_allowed_sent()).then(|| self.next_ask(idx))
+    }
+
+    /// When to ask again, or to give up: whatever else made the RPC ask, the time-out counts from
+    /// the last sign of life.
+    fn next_ask(&self, idx: u32) -> Instant {
+        let rpc = &self.rpcs[idx];
+        let ask = rpc.heard.max(rpc.asked).after(self.interval(idx));
+        if rpc.tries < MIN_TRIES {
+            return ask;
+        }
+        ask.min(rpc.heard.after(self.config.timeout_ns))
     }
 
     /// Granted bytes are missing.
@@ -111,7 +122,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         if rpc.grant == GrantState::NoBuffer || rpc.inc.outstanding() == 0 {
             return None;
         }
-        let silent = rpc.heard.max(rpc.asked).after(self.interval(idx));
+        let silent = self.next_ask(idx);
         // A hole that was asked for and is still there, however much else arrives.
         let hole = rpc
             .inc
@@ -120,18 +131,21 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             .filter(|gap| gap.start < rpc.gaps_asked_below)
             .map(|_| rpc.asked.after(self.interval(idx)));
         let early = (rpc.gap_due != Instant::MAX).then_some(rpc.gap_due);
-        [Some(silent), hole, early].into_iter().flatten().min()
+        sooner(sooner(Some(silent), hole), early)
     }
 
-    /// The response is under way or has been sent: the client acknowledges it some time.
-    fn silence_of_client(&self, idx: u32) -> Instant {
+    /// All of the response that may go has gone: the client grants more, or acknowledges it.
+    fn silence_of_client(&self, idx: u32) -> Option<Instant> {
         let rpc = &self.rpcs[idx];
+        if !rpc.out.all_allowed_sent() {
+            return None;
+        }
         let give_up = rpc.heard.after(self.config.timeout_ns.saturating_mul(2));
-        if rpc.out.sent < rpc.out.len || !rpc.out.all_allowed_sent() {
-            return give_up;
+        if rpc.out.sent < rpc.out.len {
+            return Some(give_up);
         }
         let wait = self.config.need_ack_ns.max(1);
-        rpc.asked.after(backed_off(wait, rpc.tries)).min(give_up)
+        Some(rpc.asked.after(backed_off(wait, rpc.tries)).min(give_up))
     }
 
     /// How long silence about an RPC is borne before the next RESEND, in nanoseconds.
@@ -172,6 +186,11 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         if rpc.is_client() && rpc.deadline <= now {
             self.fail_request(idx, RpcError::DeadlineExceeded);
             self.serve_waiters(now);
+            return;
+        }
+        let waits = rpc.is_client() || rpc.state == State::ServerIncoming;
+        if waits && rpc.birth < self.peers[rpc.peer].failed_before {
+            self.fail_with_silence(now, idx);
             return;
         }
         if now < self.grace_until {
@@ -237,10 +256,10 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         }
         let p = rpc.peer;
         if !rpc.has_turn
-            && let Some(turn) = self.reserve_resend(now, p)
+            && let Some((turn, is_kept)) = self.reserve_resend(now, p)
         {
             count(&mut self.stats.resends_deferred);
-            self.rpcs[idx].has_turn = true;
+            self.rpcs[idx].has_turn = is_kept;
             self.timers.set(idx, turn.as_nanos());
             return;
         }
@@ -272,14 +291,19 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     }
 
     /// Takes a place among the RESENDs to a peer. `None`: one may go now. Else when it may go:
-    /// the place is kept, so that every RPC has its turn however many there are.
-    fn reserve_resend(&mut self, now: Instant, p: u32) -> Option<Instant> {
+    /// the place is kept, so that every RPC has its turn however many there are. Beyond the
+    /// longest interval no places are given: whoever comes then comes again.
+    fn reserve_resend(&mut self, now: Instant, p: u32) -> Option<(Instant, bool)> {
         let burst = self.config.resend_floor_ns;
         let spacing = (burst / RESENDS_PER_FLOOR).max(1);
         let peer = &mut self.peers[p];
         let place = peer.resend_free.max(now);
+        let last = now.after(burst).after(self.config.resend_ceiling_ns);
+        if place > last {
+            return Some((last, false));
+        }
         peer.resend_free = place.after(spacing);
-        (place > now.after(burst)).then_some(place)
+        (place > now.after(burst)).then_some((place, true))
     }
 
     /// Asks for what is missing of a message within `range`.
@@ -303,6 +327,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         let since = rpc.heard.max(rpc.asked);
         let measured = self.peers[rpc.peer].rtt.mean();
         let patience = measured.unwrap_or(self.config.resend_floor_ns);
+        let patience = backed_off(patience, rpc.tries).min(self.config.resend_ceiling_ns);
         if now.nanos_since(since) < patience {
             return;
         }
@@ -311,6 +336,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
                 let rpc = &mut self.rpcs[idx];
                 rpc.asked = now;
                 rpc.was_asked = true;
+                rpc.tries = rpc.tries.saturating_add(1);
                 self.respond(idx, Pending::RESEND_ALL);
             }
             State::ClientIncoming | State::ServerIncoming
@@ -320,6 +346,8 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
                     start: 0,
                     end: rpc.inc.granted,
                 };
+                let rpc = &mut self.rpcs[idx];
+                rpc.tries = rpc.tries.saturating_add(1);
                 self.ask_for(now, idx, all);
             }
             _ => return,
@@ -354,17 +382,11 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     }
 
     /// An RPC has heard nothing for the time-out. If its peer has not been heard of either, the
-    /// peer's other RPCs fail with it, a slice at a time.
+    /// peer's other RPCs fail with it: each within an interval, when its timer finds it so.
     fn give_up(&mut self, now: Instant, idx: u32) {
-        let p = self.rpcs[idx].peer;
-        let peer = &mut self.peers[p];
+        let peer = &mut self.peers[self.rpcs[idx].peer];
         if !peer.was_heard || now.nanos_since(peer.heard) >= self.config.timeout_ns {
-            peer.failing_before = self.rpcs[idx].birth;
-            if let Some(newest) = peer.rpcs.last() {
-                peer.failing_before = self.rpcs[newest].birth.saturating_add(1);
-            }
-            self.peers
-                .push_back(&mut self.failing, peer::dim::FAILING, p);
+            peer.failed_before = self.births;
         }
         self.fail_with_silence(now, idx);
     }
@@ -379,21 +401,12 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         }
     }
 
-    fn fail_some(&mut self, now: Instant) {
-        for _ in 0..FAILURES_PER_CALL {
-            let Some(p) = self.failing.first() else {
-                return;
-            };
-            let next = self.peers[p]
-                .rpcs
-                .first()
-                .filter(|&idx| self.rpcs[idx].birth < self.peers[p].failing_before);
-            match next {
-                Some(idx) => self.fail_with_silence(now, idx),
-                None => {
-                    self.peers.unlink(&mut self.failing, peer::dim::FAILING, p);
-                }
-            }
+    /// More of a request may go, new bytes or old ones: from here until all of it has gone the
+    /// server's silence does not count.
+    pub(crate) fn more_to_send(&mut self, now: Instant, idx: u32) {
+        let rpc = &mut self.rpcs[idx];
+        if rpc.state == State::ClientOutgoing && rpc.out.all_allowed_sent() {
+            rpc.asked = now;
         }
     }
 
@@ -401,8 +414,15 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     pub(crate) fn all_sent(&mut self, now: Instant, idx: u32) {
         let rpc = &mut self.rpcs[idx];
         match rpc.state {
-            State::ClientOutgoing => rpc.heard = now,
+            // Sending again is no sign of life from the server: only the time that it took is
+            // left out.
+            State::ClientOutgoing => {
+                let ours = now.nanos_since(rpc.asked);
+                rpc.heard = rpc.heard.after(ours).min(now);
+                rpc.asked = now;
+            }
             State::ServerOutgoing => {
+                rpc.heard = now;
                 rpc.asked = now;
                 rpc.tries = 0;
             }
@@ -414,7 +434,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     /// Puts an outgoing message where it belongs in the queue after a change, and keeps count of
     /// the messages that wait for grants.
     pub(crate) fn requeue(&mut self, now: Instant, idx: u32) {
-        self.queue.update(&self.rpcs, idx);
+        self.queue.update(&mut self.rpcs, idx);
         let rpc = &mut self.rpcs[idx];
         let stalled = rpc.state.sends() && rpc.out.sent == rpc.out.granted && {
             rpc.out.granted < rpc.out.len && rpc.out.all_allowed_sent()
@@ -427,6 +447,25 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
                 self.stalled.saturating_sub(1)
             };
         }
+        self.note_sender_busy(now);
+        self.arm(idx);
+    }
+
+    /// Nothing more of a message is to be sent: the other side has it all.
+    pub(crate) fn stop_sending(&mut self, now: Instant, idx: u32) {
+        self.queue.unlist(&mut self.rpcs, idx);
+        self.queue.remove(&mut self.rpcs, idx);
+        let rpc = &mut self.rpcs[idx];
+        rpc.out.stop();
+        if rpc.is_stalled {
+            rpc.is_stalled = false;
+            self.stalled = self.stalled.saturating_sub(1);
+            self.note_sender_busy(now);
+        }
+    }
+
+    /// Ends a time in which there were messages to send and none was granted, if it is over.
+    fn note_sender_busy(&mut self, now: Instant) {
         if let Some(since) = self.sender_idle_since
             && (!self.queue.is_empty() || self.stalled == 0)
         {
@@ -436,7 +475,6 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
                 .wrapping_add(now.nanos_since(since));
             self.sender_idle_since = None;
         }
-        self.arm(idx);
     }
 
     /// A new outgoing message: what may go at once goes.
@@ -463,9 +501,17 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         }
         self.requeue(now, idx);
         // Known before it can go, so that the receiver grants it before the one ahead has left.
-        if unscheduled < len && !self.queue.is_next(idx) {
+        if unscheduled < len && !self.queue.is_first(idx) {
             self.respond(idx, Pending::ANNOUNCE);
         }
+    }
+}
+
+/// The earlier of two times, where there are any.
+fn sooner(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        _ => one.or(other),
     }
 }
 

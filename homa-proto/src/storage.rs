@@ -4,6 +4,7 @@
 use alloc::boxed::Box;
 use core::ops::{Deref, DerefMut};
 
+use crate::acks::AckNode;
 use crate::ended::EndedEntry;
 use crate::index::Bucket;
 #[cfg(feature = "alloc")]
@@ -95,8 +96,8 @@ pub struct Storage<'a, M, B> {
     pub(crate) rpc_index: Slice<'a, Bucket>,
     pub(crate) timers: Slice<'a, TimerNode>,
     pub(crate) send_order: Slice<'a, Node>,
-    pub(crate) send_age: Slice<'a, Node>,
     pub(crate) grant_order: Slice<'a, Node>,
+    pub(crate) acks: Slice<'a, AckNode>,
     pub(crate) peers: Slice<'a, PeerSlot>,
     pub(crate) peer_index: Slice<'a, Bucket>,
     pub(crate) peer_order: Slice<'a, Node>,
@@ -104,14 +105,19 @@ pub struct Storage<'a, M, B> {
     pub(crate) ended_index: Slice<'a, Bucket>,
 }
 
+#[allow(
+    clippy::arithmetic_side_effects,
+    reason = "a few sizes of types; an overflow would not compile"
+)]
 impl<M, B> Storage<'_, M, B> {
     /// Bytes of all tables for one RPC, message data excepted.
     #[must_use]
     pub const fn bytes_per_rpc() -> usize {
         size_of::<RpcSlot<M, B>>()
             + size_of::<TimerNode>()
-            + 3 * size_of::<Node>()
+            + 2 * size_of::<Node>()
             + 2 * size_of::<Bucket>()
+            + size_of::<AckNode>()
     }
 
     /// Bytes of all tables for one peer.
@@ -134,8 +140,8 @@ impl<M, B> Storage<'static, M, B> {
             rpc_index: buckets(rpcs),
             timers: Slice::boxed(rpcs, TimerNode::default),
             send_order: nodes(rpcs),
-            send_age: nodes(rpcs),
             grant_order: nodes(rpcs),
+            acks: Slice::boxed(rpcs, || AckNode::FREE),
             peers: Slice::boxed(peers, PeerSlot::new),
             peer_index: buckets(peers),
             peer_order: nodes(peers),
@@ -151,7 +157,8 @@ pub struct FixedStorage<M, B, const RPCS: usize, const PEERS: usize, const ENDED
     rpcs: [RpcSlot<M, B>; RPCS],
     rpc_index: [[Bucket; 2]; RPCS],
     timers: [TimerNode; RPCS],
-    order: [[Node; RPCS]; 3],
+    order: [[Node; RPCS]; 2],
+    acks: [AckNode; RPCS],
     peers: [PeerSlot; PEERS],
     peer_index: [[Bucket; 2]; PEERS],
     peer_order: [Node; PEERS],
@@ -176,7 +183,8 @@ impl<M, B, const RPCS: usize, const PEERS: usize, const ENDED: usize>
             rpcs: [const { RpcSlot::new() }; RPCS],
             rpc_index: [[Bucket::EMPTY; 2]; RPCS],
             timers: [TimerNode::IDLE; RPCS],
-            order: [[Node::OUT; RPCS]; 3],
+            order: [[Node::OUT; RPCS]; 2],
+            acks: [AckNode::FREE; RPCS],
             peers: [const { PeerSlot::new() }; PEERS],
             peer_index: [[Bucket::EMPTY; 2]; PEERS],
             peer_order: [Node::OUT; PEERS],
@@ -187,14 +195,14 @@ impl<M, B, const RPCS: usize, const PEERS: usize, const ENDED: usize>
 
     /// The tables, for [`Endpoint::new`](crate::Endpoint::new).
     pub fn storage(&mut self) -> Storage<'_, M, B> {
-        let [send_order, send_age, grant_order] = &mut self.order;
+        let [send_order, grant_order] = &mut self.order;
         Storage {
             rpcs: Slice::Borrowed(&mut self.rpcs),
             rpc_index: Slice::Borrowed(self.rpc_index.as_flattened_mut()),
             timers: Slice::Borrowed(&mut self.timers),
             send_order: Slice::Borrowed(send_order),
-            send_age: Slice::Borrowed(send_age),
             grant_order: Slice::Borrowed(grant_order),
+            acks: Slice::Borrowed(&mut self.acks),
             peers: Slice::Borrowed(&mut self.peers),
             peer_index: Slice::Borrowed(self.peer_index.as_flattened_mut()),
             peer_order: Slice::Borrowed(&mut self.peer_order),

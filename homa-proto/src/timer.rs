@@ -68,6 +68,9 @@ pub(crate) struct Wheel<'a> {
     /// No timer of the list is earlier. Exact, unless the earliest left a list of more than
     /// `MAX_SEARCH` others.
     earliest_ns: [u64; LEVELS * SLOTS],
+    /// Bit *s* of level *l*: the earliest timer of the slot has left, `earliest_ns` may be too
+    /// early. Put right when somebody asks.
+    stale: [u64; LEVELS],
     len: usize,
 }
 
@@ -105,12 +108,19 @@ impl<'a> Wheel<'a> {
             slots: [0; LEVELS],
             tails: [NIL; LEVELS * SLOTS + 1],
             earliest_ns: [u64::MAX; LEVELS * SLOTS],
+            stale: [0; LEVELS],
             len: 0,
         }
     }
 
-    /// Armed timers.
+    /// Whether no timer is armed.
     #[cfg(any(test, feature = "check"))]
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Armed timers.
+    #[cfg(test)]
     pub(crate) const fn len(&self) -> usize {
         self.len
     }
@@ -162,11 +172,20 @@ impl<'a> Wheel<'a> {
     /// others; calling `expire` then spreads the slot, and the next answer is later.
     /// After `expire(now)` returned `None` it is later than `now`.
     #[inline]
-    pub(crate) fn next(&self) -> Option<u64> {
+    pub(crate) fn next(&mut self) -> Option<u64> {
         if self.tail(DUE) != NIL {
             return Some(self.now_ns);
         }
-        let (_, list, _) = self.lowest()?;
+        let (level, list, _) = self.lowest()?;
+        let bit = 1u64 << (usize::from(list) % SLOTS);
+        let is_stale =
+            |stale: &[u64; LEVELS]| stale.get(level as usize).is_some_and(|s| s & bit != 0);
+        if is_stale(&self.stale) {
+            self.search(list);
+            if let Some(stale) = self.stale.get_mut(level as usize) {
+                *stale &= !bit;
+            }
+        }
         self.earliest_ns
             .get(usize::from(list))
             .map(|&at_ns| end_of(tick_of(at_ns)))
@@ -349,6 +368,9 @@ impl<'a> Wheel<'a> {
             if let Some(earliest_ns) = self.earliest_ns.get_mut(usize::from(list)) {
                 *earliest_ns = u64::MAX;
             }
+            if let Some(stale) = self.stale.get_mut(level) {
+                *stale &= !bit;
+            }
         }
     }
 
@@ -363,7 +385,10 @@ impl<'a> Wheel<'a> {
             *earliest_ns = new_ns;
         } else if old_ns == *earliest_ns && usize::from(list) >= SLOTS {
             // At level 0 any time of the slot will do: they are all of one tick.
-            self.search(list);
+            let level = usize::from(list) >> LEVEL_BITS;
+            if let Some(stale) = self.stale.get_mut(level) {
+                *stale |= 1u64 << (usize::from(list) % SLOTS);
+            }
         }
     }
 

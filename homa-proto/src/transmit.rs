@@ -154,9 +154,9 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
 
     /// Bytes of the headers below Homa's, for one packet.
     fn header_bytes(&self, to: SocketAddr) -> u64 {
-        let ip = if to.is_ipv6() { 40 } else { 20 };
+        let ip: u64 = if to.is_ipv6() { 40 } else { 20 };
         match self.config.carrier {
-            crate::Carrier::Udp => ip + 8,
+            crate::Carrier::Udp => ip.saturating_add(8),
             crate::Carrier::NativeIp => ip,
         }
     }
@@ -326,14 +326,14 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             return None;
         }
         // The header acknowledges one RPC, the list up to five more.
-        let Some(first) = peer.pop_ack() else {
+        let Some(first) = self.acks.pop(&mut peer.acks) else {
             peer.acks_due = false;
             self.peers.unlink(&mut self.ack_order, peer::dim::ACKS, p);
             return None;
         };
         let mut acks = Acks::new();
         while !acks.is_full()
-            && let Some(entry) = peer.pop_ack()
+            && let Some(entry) = self.acks.pop(&mut peer.acks)
             && acks.push(entry)
         {}
         let common = Common {
@@ -341,7 +341,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             dest_port: first.server_port,
             sender_id: first.client_id,
         };
-        if peer.ack_count() == 0 {
+        if peer.acks.count() == 0 {
             peer.acks_due = false;
             self.peers.unlink(&mut self.ack_order, peer::dim::ACKS, p);
         }
@@ -356,10 +356,10 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         let p = rpc.peer;
         let (message_len, incoming) = (rpc.out.len, rpc.out.granted);
         let peer = &mut self.peers[p];
-        let ack = peer.pop_ack();
+        let ack = self.acks.pop(&mut peer.acks);
         if ack.is_some() {
             count(&mut self.stats.acks_piggybacked);
-            if peer.ack_count() == 0 {
+            if peer.acks.count() == 0 {
                 peer.acks_due = false;
                 self.peers.unlink(&mut self.ack_order, peer::dim::ACKS, p);
             }
@@ -469,7 +469,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         if self.queue.is_empty() || !self.pacer.is_ready(now) {
             return None;
         }
-        let idx = self.queue.pick()?;
+        let idx = self.queue.pick(&self.rpcs)?;
         let p = self.rpcs[idx].peer;
         let first = self.rpcs[idx].out.next_piece()?;
         let priority = self.piece_priority(idx, first);

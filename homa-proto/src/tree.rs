@@ -55,11 +55,13 @@ impl Tree {
     };
 
     /// Elements present.
+    #[cfg(any(test, feature = "check"))]
     pub(crate) const fn len(&self) -> usize {
         self.len as usize
     }
 
     /// Whether there are none.
+    #[cfg(any(test, feature = "check"))]
     pub(crate) const fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -135,20 +137,6 @@ impl<'a> Forest<'a> {
     #[inline]
     pub(crate) fn first(&self, tree: &Tree) -> Option<u32> {
         (tree.first != NIL).then_some(tree.first)
-    }
-
-    /// The smallest element with a key of at least `key`.
-    pub(crate) fn first_from(&self, tree: &Tree, key: u128) -> Option<u32> {
-        let (mut best, mut at) = (None, tree.root);
-        while let Some(node) = self.get(at) {
-            if node.key >= key {
-                best = Some(at);
-                at = node.left;
-            } else {
-                at = node.right;
-            }
-        }
-        best
     }
 
     /// The element after `idx` in its tree.
@@ -497,8 +485,6 @@ mod tests {
             assert_eq!(tree.len(), model.len());
             assert_eq!(tree.is_empty(), model.is_empty());
             assert_eq!(forest.first(tree), model.first().map(|&(_, i)| i));
-            let from = model.range((key, 0)..).next();
-            assert_eq!(forest.first_from(tree, key), from.map(|&(_, i)| i));
             assert_eq!(forest.key(idx), homes[idx as usize].map(|(_, k)| k));
             assert_eq!(forest.contains(idx), homes[idx as usize].is_some());
             if let Some((t, key)) = homes[idx as usize] {

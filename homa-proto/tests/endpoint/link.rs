@@ -1,28 +1,28 @@
 //! Endpoints joined in memory, with loss, duplication, reordering, delay and corruption by seed.
-#![allow(dead_code)]
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 
 use homa_proto::{
-    Config, Drop, Endpoint, Event, HeapBuffer, HeapBuffers, Instant, Limits, PeerAddr,
-    RequestOptions, RpcError, RpcId, SendError, Storage, TimeoutReason,
+    Config, Drop, Endpoint, Event, HeapBuffers, Instant, Limits, PeerAddr, RequestOptions,
+    RpcError, RpcId, SendError, Storage, TimeoutReason,
+    wire::{MAX_MESSAGE, Repr},
 };
 
-pub type Node = Endpoint<'static, Vec<u8>, HeapBuffers>;
+pub(crate) type Node = Endpoint<'static, Vec<u8>, HeapBuffers>;
 
-pub const PORT: u16 = 4000;
+pub(crate) const PORT: u16 = 4000;
 
 /// A small seeded generator: every run is reproducible from one number.
 #[derive(Clone)]
-pub struct Random(u64);
+pub(crate) struct Random(u64);
 
 impl Random {
-    pub fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self(seed ^ 0x9e37_79b9_7f4a_7c15)
     }
 
-    pub fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -30,18 +30,18 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    pub fn below(&mut self, bound: u64) -> u64 {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound.max(1)
     }
 
     /// True so many times in a thousand.
-    pub fn permille(&mut self, permille: u64) -> bool {
+    pub(crate) fn permille(&mut self, permille: u64) -> bool {
         self.below(1000) < permille
     }
 }
 
 /// The bytes of a message: any of them out of place shows.
-pub fn bytes_of(tag: u64, len: usize) -> Vec<u8> {
+pub(crate) fn bytes_of(tag: u64, len: usize) -> Vec<u8> {
     let mut random = Random::new(tag);
     let mut bytes = Vec::with_capacity(len + 8);
     while bytes.len() < len {
@@ -53,16 +53,16 @@ pub fn bytes_of(tag: u64, len: usize) -> Vec<u8> {
 
 /// What the link does to packets, per mille.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Faults {
-    pub loss: u64,
-    pub duplicate: u64,
-    pub reorder: u64,
-    pub corrupt: u64,
+pub(crate) struct Faults {
+    pub(crate) loss: u64,
+    pub(crate) duplicate: u64,
+    pub(crate) reorder: u64,
+    pub(crate) corrupt: u64,
     /// Copies that come as late as this, in nanoseconds.
-    pub late_ns: u64,
+    pub(crate) late_ns: u64,
 }
 
-pub fn config() -> Config {
+pub(crate) fn config() -> Config {
     Config {
         link_bps: 10_000_000_000,
         rtt_ns: 20_000,
@@ -71,15 +71,15 @@ pub fn config() -> Config {
     }
 }
 
-pub fn limits() -> Limits {
+pub(crate) fn limits() -> Limits {
     Limits {
-        rpcs: 128,
+        rpcs: 64,
         peers: 8,
-        ended: 1024,
+        ended: 256,
     }
 }
 
-pub fn node(config: Config, limits: Limits, seed: u128, memory: usize) -> Node {
+pub(crate) fn node(config: Config, limits: Limits, seed: u128, memory: usize) -> Node {
     let mut node = Endpoint::new(
         config,
         seed,
@@ -91,13 +91,13 @@ pub fn node(config: Config, limits: Limits, seed: u128, memory: usize) -> Node {
     node
 }
 
-pub fn addr(at: usize) -> SocketAddr {
+pub(crate) fn addr(at: usize) -> SocketAddr {
     SocketAddr::from(([10, 0, 0, 1 + at as u8], PORT))
 }
 
 /// What an endpoint's application saw.
 #[derive(Debug)]
-pub enum Seen {
+pub(crate) enum Seen {
     Request {
         rpc: RpcId,
         from: PeerAddr,
@@ -122,28 +122,30 @@ pub enum Seen {
 /// Packets on their way: by time and order.
 type Flight = BTreeMap<(u64, u64), (usize, usize, Vec<u8>)>;
 
-pub struct Net {
-    pub nodes: Vec<Node>,
-    pub now: Instant,
-    pub random: Random,
-    pub faults: Faults,
+pub(crate) struct Net {
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) now: Instant,
+    pub(crate) random: Random,
+    pub(crate) faults: Faults,
     /// Nothing passes between these.
-    pub cut: Vec<(usize, usize)>,
+    pub(crate) cut: Vec<(usize, usize)>,
     /// Every packet goes by this: `false` drops it.
     #[allow(clippy::type_complexity)]
-    pub filter: Option<Box<dyn FnMut(usize, usize, &[u8]) -> bool>>,
-    pub delay_ns: u64,
+    pub(crate) filter: Option<Box<dyn FnMut(usize, usize, &[u8]) -> bool>>,
+    pub(crate) delay_ns: u64,
     flight: Flight,
     sent: u64,
-    pub packets: u64,
-    /// Check all books after every step.
-    pub checked: bool,
-    pub drops: HashMap<Drop, u64>,
+    pub(crate) packets: u64,
+    /// Check all books after a step: every one, or at random one in `check_every`.
+    pub(crate) checked: bool,
+    pub(crate) check_every: u64,
+    pub(crate) drops: HashMap<Drop, u64>,
     idle_polls: u32,
+    checks: Random,
 }
 
 impl Net {
-    pub fn new(nodes: Vec<Node>, seed: u64) -> Self {
+    pub(crate) fn new(nodes: Vec<Node>, seed: u64) -> Self {
         Self {
             nodes,
             now: Instant::from_nanos(1_000_000),
@@ -156,19 +158,21 @@ impl Net {
             sent: 0,
             packets: 0,
             checked: true,
+            check_every: 1,
             drops: HashMap::new(),
             idle_polls: 0,
+            checks: Random::new(!seed),
         }
     }
 
-    pub fn pair(seed: u64) -> Self {
+    pub(crate) fn pair(seed: u64) -> Self {
         let nodes = (0..2)
             .map(|i| node(config(), limits(), u128::from(seed) * 16 + i, 64 << 20))
             .collect();
         Self::new(nodes, seed)
     }
 
-    pub fn request(
+    pub(crate) fn request(
         &mut self,
         from: usize,
         to: usize,
@@ -184,14 +188,14 @@ impl Net {
         result
     }
 
-    pub fn respond(&mut self, at: usize, rpc: RpcId, bytes: Vec<u8>) -> bool {
+    pub(crate) fn respond(&mut self, at: usize, rpc: RpcId, bytes: Vec<u8>) -> bool {
         let ok = self.nodes[at].send_response(self.now, rpc, bytes).is_ok();
         self.flush(at);
         ok
     }
 
     /// Everything an endpoint has to send goes onto the link.
-    pub fn flush(&mut self, at: usize) {
+    pub(crate) fn flush(&mut self, at: usize) {
         let mut buffer = vec![0xaa; 65_536];
         let mut rounds = 0;
         while let Some(sent) = self.nodes[at].poll_transmit(self.now, &mut buffer) {
@@ -205,6 +209,7 @@ impl Net {
             let to = (0..self.nodes.len()).find(|&i| addr(i) == sent.to);
             for packet in buffer[..sent.len].chunks(segment) {
                 self.packets += 1;
+                assert_well_formed(packet);
                 if let Some(to) = to {
                     self.launch(at, to, packet.to_vec());
                 }
@@ -250,22 +255,32 @@ impl Net {
         self.flight.insert((at, self.sent), (from, to, packet));
     }
 
-    pub fn inject(&mut self, to: usize, from: SocketAddr, packet: &[u8]) -> Result<(), Drop> {
+    pub(crate) fn inject(
+        &mut self,
+        to: usize,
+        from: SocketAddr,
+        packet: &[u8],
+    ) -> Result<(), Drop> {
         let result = self.nodes[to].handle_packet(self.now, from, None, packet);
         self.flush(to);
         result
     }
 
-    pub fn check(&self, at: usize) {
+    pub(crate) fn check(&mut self, at: usize) {
         if self.checked
+            && self.random_check()
             && let Err(what) = self.nodes[at].check_invariants()
         {
             panic!("node {at} at {:?}: {what}", self.now);
         }
     }
 
+    fn random_check(&mut self) -> bool {
+        self.check_every <= 1 || self.checks.below(self.check_every) == 0
+    }
+
     /// What the applications see now.
-    pub fn events(&mut self, at: usize) -> Vec<Seen> {
+    pub(crate) fn events(&mut self, at: usize) -> Vec<Seen> {
         let mut seen = Vec::new();
         while let Some(event) = self.nodes[at].poll_event() {
             self.check(at);
@@ -303,7 +318,7 @@ impl Net {
     }
 
     /// Moves to the next thing that happens. `false`: nothing will, or not before `until`.
-    pub fn step(&mut self, until: Instant) -> bool {
+    pub(crate) fn step(&mut self, until: Instant) -> bool {
         let packet = self
             .flight
             .keys()
@@ -354,13 +369,13 @@ impl Net {
         true
     }
 
-    pub fn run_for(&mut self, nanos: u64) {
+    pub(crate) fn run_for(&mut self, nanos: u64) {
         let until = self.now.after(nanos);
         while self.step(until) {}
     }
 
     /// Runs echo servers everywhere until nothing is left to do; what clients saw, by cookie.
-    pub fn echo_until_quiet(&mut self, limit_ns: u64) -> HashMap<(usize, u64), Seen> {
+    pub(crate) fn echo_until_quiet(&mut self, limit_ns: u64) -> HashMap<(usize, u64), Seen> {
         let until = self.now.after(limit_ns);
         let mut outcomes = HashMap::new();
         loop {
@@ -384,12 +399,12 @@ impl Net {
         }
     }
 
-    pub fn in_flight(&self) -> usize {
+    pub(crate) fn in_flight(&self) -> usize {
         self.flight.len()
     }
 
     /// All state has drained.
-    pub fn assert_idle(&mut self) {
+    pub(crate) fn assert_idle(&mut self) {
         for (i, node) in self.nodes.iter_mut().enumerate() {
             assert_eq!(
                 node.live_rpcs(),
@@ -404,6 +419,10 @@ impl Net {
     }
 }
 
-pub fn take(buffer: HeapBuffer) -> Vec<u8> {
-    buffer.into_vec()
+/// Every byte is what the packet's fields say: reserved ones are 0, none is left unwritten.
+pub(crate) fn assert_well_formed(packet: &[u8]) {
+    let repr = Repr::parse(packet, MAX_MESSAGE).expect("what is sent can be parsed");
+    let mut again = [0x55; 1500];
+    let len = repr.emit(&mut again).expect("it fits");
+    assert_eq!(packet, &again[..len], "{repr:?}");
 }

@@ -1,0 +1,16 @@
+//! What the `homa` tool and the benchmarks are made of.
+
+pub mod alloc;
+pub mod bench_core;
+pub mod bench_driver;
+pub mod cli;
+pub mod demo;
+pub mod homa;
+pub mod load;
+pub mod raw_udp;
+pub mod report;
+pub mod serve;
+pub mod sys;
+pub mod tcp;
+pub mod transport;
+pub mod workload;

@@ -1,0 +1,263 @@
+//! The tool as a user meets it.
+
+use std::io::{BufRead, BufReader};
+use std::net::UdpSocket;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// Commands that spin on every CPU run one at a time.
+static MACHINE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    MACHINE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn homa(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_homa"));
+    command.args(args).stdin(Stdio::null());
+    command
+}
+
+fn json_path(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name)
+}
+
+fn read_json(path: &PathBuf) -> Value {
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+/// The command has failed with exit code 1 and said why in one line, which is returned.
+fn one_line_error(output: &Output) -> String {
+    let stderr = String::from_utf8(output.stderr.clone()).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    stderr
+}
+
+/// A server in a process of its own, ended with the test.
+struct Server {
+    process: Child,
+    address: String,
+}
+
+impl Server {
+    fn start() -> Self {
+        let mut process = homa(&["serve", "--listen", "127.0.0.1:0"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let stdout = process.stdout.take().unwrap();
+        BufReader::new(stdout).read_line(&mut line).unwrap();
+        let address = line.trim().rsplit(' ').next().unwrap().to_owned();
+        Self { process, address }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[test]
+fn demo_compares_and_writes_json() {
+    let _alone = alone();
+    let path = json_path("demo.json");
+    let start = Instant::now();
+    let output = homa(&["demo", "--seconds", "1", "--json", path.to_str().unwrap()])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert!(start.elapsed() < Duration::from_secs(25));
+    assert!(
+        output.stderr.is_empty(),
+        "no progress bar without a terminal: {output:?}"
+    );
+    let json = read_json(&path);
+    assert_eq!(json["errors"], 0);
+    let rpcs = json["rpcs"].as_u64().unwrap();
+    assert!(rpcs > 50, "{json}");
+    let classes = json["classes"].as_array().unwrap();
+    let count: u64 = classes.iter().map(|c| c["count"].as_u64().unwrap()).sum();
+    assert_eq!(count, rpcs);
+    for class in classes.iter().filter(|class| class["count"] != 0) {
+        for key in ["homa_p50_us", "homa_p99_us", "tcp_p50_us", "tcp_p99_us"] {
+            assert!(class[key].as_f64().unwrap() > 0.0, "{class}");
+        }
+    }
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    assert!(stdout.contains("1,000,000 B"), "{stdout}");
+}
+
+#[test]
+fn call_reaches_a_server_with_every_size() {
+    let _alone = alone();
+    let server = Server::start();
+    for (size, count) in [("1", 1000), ("1000000", 20), ("16777216", 3)] {
+        let path = json_path(&format!("call-{size}.json"));
+        let path = path.to_str().unwrap();
+        let count_text = count.to_string();
+        let args = [
+            "call",
+            &server.address,
+            "--size",
+            size,
+            "--count",
+            &count_text,
+        ];
+        let output = homa(&args).args(["--json", path]).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let json = read_json(&path.into());
+        assert_eq!(json["rpcs"], count);
+        let (p50, p99) = (
+            json["p50_us"].as_f64().unwrap(),
+            json["p99_us"].as_f64().unwrap(),
+        );
+        assert!(p50 > 0.0 && p99 >= p50, "{json}");
+    }
+}
+
+#[test]
+fn nobody_there_is_told_in_one_line() {
+    // Bound and closed again: a port that nobody listens on.
+    let address = UdpSocket::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let start = Instant::now();
+    let args = [
+        "call",
+        &address.to_string(),
+        "--size",
+        "100",
+        "--count",
+        "1",
+    ];
+    let error = one_line_error(&homa(&args).output().unwrap());
+    assert!(start.elapsed() < Duration::from_secs(2));
+    assert!(error.contains("no answer"), "{error}");
+}
+
+#[test]
+fn a_server_killed_in_a_call_is_told_in_one_line() {
+    let _alone = alone();
+    let mut server = Server::start();
+    let call = homa(&[
+        "call",
+        &server.address,
+        "--size",
+        "1000000",
+        "--count",
+        "100000000",
+    ])
+    .stdout(Stdio::piped())
+    .stderr(Stdio::piped())
+    .spawn()
+    .unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    server.process.kill().unwrap();
+    let killed = Instant::now();
+    let error = one_line_error(&call.wait_with_output().unwrap());
+    assert!(
+        killed.elapsed() < Duration::from_secs(2),
+        "{:?}",
+        killed.elapsed()
+    );
+    assert!(error.contains("silent"), "{error}");
+}
+
+#[test]
+fn an_address_in_use_is_told_in_one_line() {
+    let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let error = one_line_error(&homa(&["serve", "--listen", &address]).output().unwrap());
+    assert!(
+        error.contains(&address) && error.contains("in use"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_json_file_that_cannot_be_written_is_told_before_the_run() {
+    let path = json_path("no/such/directory.json");
+    let start = Instant::now();
+    let args = ["demo", "--seconds", "60", "--json", path.to_str().unwrap()];
+    let error = one_line_error(&homa(&args).output().unwrap());
+    assert!(start.elapsed() < Duration::from_secs(5));
+    assert!(error.contains("directory.json"), "{error}");
+}
+
+#[test]
+fn wrong_arguments_have_a_code_of_their_own() {
+    for args in [
+        &["demo", "--seconds", "soon"][..],
+        &["demo", "--seconds", "0"],
+        &["demo", "--seconds", "nan"],
+        &["demo", "--load", "1.5"],
+        &["demo", "--driver", "pigeon"],
+        &["call", "nowhere", "--size", "1"],
+        &["call", "127.0.0.1:1", "--size", "0"],
+        &["call", "127.0.0.1:1", "--size", "99999999999"],
+        &["call", "127.0.0.1:1", "--count", "0"],
+        &["serve"],
+        &["nonsense"],
+        &[],
+    ] {
+        let output = homa(args).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {output:?}");
+        assert!(!output.stderr.is_empty());
+    }
+}
+
+#[test]
+fn bench_core_writes_its_figures() {
+    let _alone = alone();
+    let path = json_path("core.json");
+    let args = ["bench", "core", "--quick", "--json", path.to_str().unwrap()];
+    let output = homa(&args).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let json = read_json(&path);
+    for key in [
+        "rpcs_per_second_100b",
+        "gbps_1mb",
+        "ns_per_packet_100",
+        "ns_per_packet_100k",
+        "bytes_per_rpc",
+        "bytes_per_peer",
+    ] {
+        assert!(json[key].as_f64().unwrap() > 0.0, "{key}: {json}");
+    }
+    assert_eq!(json["steady_state_allocations"], 0);
+}
+
+#[test]
+fn bench_driver_writes_its_figures() {
+    let _alone = alone();
+    let path = json_path("driver.json");
+    let args = [
+        "bench",
+        "driver",
+        "--quick",
+        "--json",
+        path.to_str().unwrap(),
+    ];
+    let output = homa(&args).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let json = read_json(&path);
+    for key in [
+        "raw_udp_gbps",
+        "homa_gbps",
+        "raw_udp_p50_us",
+        "tcp_p50_us",
+        "homa_p50_us",
+        "homa_p99_us",
+    ] {
+        assert!(json[key].as_f64().unwrap() > 0.0, "{key}: {json}");
+    }
+}

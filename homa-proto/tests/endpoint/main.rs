@@ -1,0 +1,14 @@
+//! The endpoint as its callers and its peers see it: rules first, then everything at once.
+
+mod hand;
+mod link;
+
+mod answers;
+mod bad_input;
+mod buffers;
+mod grants;
+mod losses;
+mod once;
+mod rpcs;
+mod silence;
+mod timers;
