@@ -61,6 +61,7 @@ impl Default for Options {
                 gso: true,
                 gro: true,
                 priorities: true,
+                count_congestion: false,
                 receive_buffer: 8 << 20,
                 send_buffer: 2 << 20,
             },
@@ -153,6 +154,15 @@ impl Options {
     #[must_use]
     pub fn priorities(mut self, on: bool) -> Self {
         self.wanted.priorities = on;
+        self
+    }
+
+    /// Whether to count datagrams with a congestion mark (ECN) in
+    /// [`IoStats::congestion_marked`](crate::IoStats::congestion_marked). Costs a little on each
+    /// reception. Default false.
+    #[must_use]
+    pub fn count_congestion(mut self, on: bool) -> Self {
+        self.wanted.count_congestion = on;
         self
     }
 

@@ -450,9 +450,8 @@ impl<S: Sys> Socket<S> {
             self.active = now;
             self.unsent = true;
         }
-        if self.returns.any() {
-            // An empty buffer: those that have returned are picked up along with it.
-            self.endpoint.recycle(now, Message::default());
+        if self.returns.take() {
+            // Messages that wait for memory are served before the next packets are written.
             self.unsent = true;
         }
         if let Some((due, _)) = self.endpoint.poll_timeout()
