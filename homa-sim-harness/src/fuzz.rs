@@ -130,12 +130,13 @@ impl Scenario {
             .iter()
             .map(|planned| u64::from(planned.bytes) + u64::from(planned.reply_bytes))
             .sum();
-        let service = traffic.iter().map(|planned| planned.service_ns).max();
+        // Where slots are few, requests wait for each other.
+        let service: u64 = traffic.iter().map(|planned| planned.service_ns).sum();
         let transfer = bytes * 8_000_000_000 / bps * 4;
         let ended_by = chaos
             + 6 * config.timeout_ns
             + 6 * config.resend_ceiling_ns
-            + service.unwrap_or(0)
+            + service
             + transfer
             + 100 * MILLI;
         let mut steps = steps;
