@@ -133,8 +133,6 @@ pub fn run(quick: bool, progress: &mut dyn FnMut(usize, usize)) -> Result<Figure
     let mut homa_small = Link::new(homa::pair(Reply::Echo)?)?;
     let mut tcp_bulk = Link::new(tcp::pair(Reply::FirstByte)?)?;
 
-    let homa_settings = homa_bulk.client.settings();
-    let tcp_settings = tcp_bulk.client.settings();
     let mut figures: [Vec<f64>; 11] = Default::default();
     let mut gso_gro = [true; 2];
     for run in 0..runs {
@@ -165,6 +163,9 @@ pub fn run(quick: bool, progress: &mut dyn FnMut(usize, usize)) -> Result<Figure
         }
     }
     progress(runs, runs);
+    // Now, so that features that were given up on the way show.
+    let homa_settings = homa_bulk.client.settings();
+    let tcp_settings = tcp_bulk.client.settings();
     for mut link in [homa_bulk, homa_small, tcp_bulk] {
         link.thread.stop()?;
     }

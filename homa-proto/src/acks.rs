@@ -92,6 +92,10 @@ impl<'a> Acks<'a> {
 
     /// Nodes that are free.
     #[cfg(any(test, feature = "check"))]
+    #[allow(
+        clippy::arithmetic_side_effects,
+        reason = "checks never run in production"
+    )]
     pub(crate) fn free_count(&self) -> Result<usize, &'static str> {
         let (mut at, mut count) = (self.free, 0usize);
         while let Some(node) = self.nodes.get(at as usize) {

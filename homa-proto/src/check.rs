@@ -3,7 +3,7 @@
 use crate::buffer::BufferSource;
 use crate::endpoint::Endpoint;
 use crate::peer;
-use crate::rpc::{State, dim};
+use crate::rpc::{Pending, State, dim};
 use crate::time::Instant;
 
 impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
@@ -90,8 +90,11 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
                 ensure(!rpc.inc.is_complete(), "a whole message counts as incoming")?;
             }
             // Whatever must happen, a timer is armed for it; when exactly depends on estimates
-            // that may have changed since. The clock of a grant starts when it goes out.
-            if self.next_due(idx).is_some() && !rpc.pending.has(crate::rpc::Pending::GRANT) {
+            // that may have changed since. A short message goes with the next poll, and the clock
+            // of a grant starts when it goes out: only a deadline can pass before.
+            let goes_next = rpc.state.sends() && queued || rpc.pending.has(Pending::GRANT);
+            let has_deadline = rpc.is_client() && rpc.deadline != Instant::MAX;
+            if has_deadline || (!goes_next && self.next_due(idx).is_some()) {
                 let armed = self.timers.armed(idx).is_some();
                 ensure(armed, "something is due and no timer is armed for it")?;
             }
@@ -185,12 +188,8 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         if idle && self.grants.total_incoming() != 0 {
             return Err("an idle endpoint has bytes granted");
         }
-        if self.stalled == 0
-            && self
-                .sender_idle_since
-                .is_some_and(|since| since == Instant::MAX)
-        {
-            return Err("the sender's idle clock is stuck");
+        if self.stalled == 0 && self.sender_idle_since.is_some() {
+            return Err("nothing waits for grants, and the sender counts as waiting");
         }
         Ok(())
     }

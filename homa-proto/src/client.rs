@@ -25,7 +25,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         rpc.state = State::ClientIncoming;
         rpc.heard = now;
         rpc.tries = 0;
-        rpc.pending.clear(Pending::RESEND_ALL | Pending::ANNOUNCE);
+        self.retract(idx, Pending::RESEND_ALL | Pending::ANNOUNCE);
     }
 
     /// The response is whole: the RPC ends, and the server is told with a later packet.

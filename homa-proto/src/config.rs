@@ -47,6 +47,11 @@ pub struct Config {
     pub max_overcommit: u8,
     /// Bytes granted ahead to one message. 0: `max_incoming / (active + 1)`.
     pub window: u32,
+    /// Smallest grant, in bytes, while a message has at least half of its window on the way; a
+    /// grant that reaches the end of the message may be smaller. 0: every byte is granted as soon
+    /// as it may be. A driver that receives many packets at once saves packets with a batch's
+    /// worth here, at the price of that much less in flight.
+    pub min_grant: u32,
     /// Per mille of grants and of transmissions that go to the oldest message. Default 50.
     pub fifo_permille: u16,
     /// Bytes of one grant to the oldest message. Default 50,000.
@@ -66,7 +71,8 @@ pub struct Config {
     /// Longest time between two RESENDs for a message, in nanoseconds. Default 100 ms.
     pub resend_ceiling_ns: u64,
     /// How long a gap with later data beyond it may be mere reordering, in nanoseconds.
-    /// 0: a quarter of the measured round trip.
+    /// 0: half of the measured round trip, and more for peers whose packets turn out to be late
+    /// and not lost.
     pub reorder_ns: u64,
     /// Silence after which an RPC fails, in nanoseconds. Default 1 s.
     pub timeout_ns: u64,
@@ -204,6 +210,7 @@ impl Default for Config {
             receive_buffer: 0,
             max_overcommit: 8,
             window: 0,
+            min_grant: 0,
             fifo_permille: 50,
             fifo_grant_increment: 50_000,
             levels: 8,

@@ -215,6 +215,8 @@ pub struct Endpoint<'a, M, S: BufferSource> {
     pub(crate) more_work: bool,
     /// `handle_timeout` came late: until then silence is not held against anybody.
     pub(crate) grace_until: Instant,
+    /// No such leniency again before then.
+    pub(crate) next_grace: Instant,
     /// Messages that wait for grants, and since when nothing else could be sent.
     pub(crate) stalled: u32,
     pub(crate) sender_idle_since: Option<Instant>,
@@ -276,9 +278,14 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
         for idx in 0..u32::try_from(peers.len()).unwrap_or(NIL) {
             peers.push_back(&mut free_peers, peer::dim::IDLE, idx);
         }
-        let batch_bytes = u64::from(config.max_batch)
-            .saturating_mul(u64::from(config.mtu))
-            .min(MAX_DATAGRAM as u64);
+        // Where the pacer rules, the turn of the oldest message is one packet; where batches go
+        // out as they come, it is one batch.
+        let turn_bytes = match config.link_bps {
+            0 => u64::from(config.max_batch)
+                .saturating_mul(u64::from(config.mtu))
+                .min(MAX_DATAGRAM as u64),
+            _ => u64::from(config.mtu),
+        };
         Ok(Self {
             now: Instant::ZERO,
             key,
@@ -291,7 +298,7 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
             queue: SendQueue::new(
                 Forest::new(storage.send_order),
                 config.fifo_permille,
-                batch_bytes,
+                turn_bytes,
             ),
             grants: Grants::new(
                 Forest::new(storage.grant_order),
@@ -323,6 +330,7 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
             last_peer: 0,
             more_work: false,
             grace_until: Instant::ZERO,
+            next_grace: Instant::ZERO,
             stalled: 0,
             sender_idle_since: None,
             config,

@@ -5,6 +5,7 @@
 //! oldest.
 
 use crate::config::Config;
+use crate::incoming::Incoming;
 use crate::list::{List, Table};
 use crate::peer::{Candidate, PeerSlot};
 use crate::priority::Priorities;
@@ -50,6 +51,7 @@ pub(crate) struct Grants<'a> {
     /// carrier's buffer holds.
     hard_limit: u64,
     fixed_window: u64,
+    min_grant: u64,
     fifo_permille: u64,
     fifo_increment: u64,
     fifo_priority: u8,
@@ -78,6 +80,7 @@ impl<'a> Grants<'a> {
             max_incoming: 0,
             hard_limit: 0,
             fixed_window: u64::from(config.window),
+            min_grant: u64::from(config.min_grant),
             fifo_permille: u64::from(config.fifo_permille),
             fifo_increment: u64::from(config.fifo_grant_increment).max(1),
             fifo_priority: config.levels.saturating_sub(2),
@@ -161,7 +164,7 @@ impl<'a> Grants<'a> {
             if give < want {
                 count(&mut stats.grants_short_of_headroom);
             }
-            if give == 0 {
+            if give == 0 || self.may_wait(&rpc.inc, give) {
                 at = at.saturating_add(1);
                 continue;
             }
@@ -175,6 +178,15 @@ impl<'a> Grants<'a> {
                 at = 0;
             }
         }
+    }
+
+    /// Whether a grant of `give` bytes is too small to be worth a packet now: the sender has
+    /// enough to go on with.
+    fn may_wait<B>(&self, inc: &Incoming<B>, give: u64) -> bool {
+        let reaches_end = u64::from(inc.granted).saturating_add(give) >= u64::from(inc.len);
+        give < self.min_grant
+            && !reaches_end
+            && u64::from(inc.outstanding()).saturating_mul(2) >= self.window()
     }
 
     /// Bytes granted ahead to each active message: dynamic thresholds with alpha = 1.
@@ -690,7 +702,10 @@ impl<'a> Grants<'a> {
             for &idx in self.active() {
                 let inc = &rpcs[idx].inc;
                 let target = u64::from(inc.received()) + self.window();
-                if u64::from(inc.granted) < target.min(u64::from(inc.len)) {
+                let target = target.min(u64::from(inc.len));
+                let room = self.max_incoming - self.total;
+                let give = target.saturating_sub(u64::from(inc.granted)).min(room);
+                if give > 0 && !self.may_wait(inc, give) {
                     return Err("grants: headroom is left and an active message lacks a grant");
                 }
             }

@@ -181,22 +181,21 @@ pub(crate) struct SendQueue<'a> {
     /// Messages of one short packet: they do not wait for the pacer.
     pub(crate) short: List,
     fifo_permille: u64,
-    /// Credit, in bytes times 1000, at which the oldest message has its turn: a batch's worth, so
-    /// that the share does not break batches up.
+    /// Credit, in bytes times 1000, at which the oldest message has its turn.
     turn: u64,
     /// What the oldest message has been left owing, in bytes times 1000.
     fifo_credit: u64,
 }
 
 impl<'a> SendQueue<'a> {
-    pub(crate) fn new(by_left: Forest<'a>, fifo_permille: u16, batch_bytes: u64) -> Self {
+    pub(crate) fn new(by_left: Forest<'a>, fifo_permille: u16, turn_bytes: u64) -> Self {
         Self {
             by_left,
             srpt: Tree::default(),
             oldest: List::EMPTY,
             short: List::EMPTY,
             fifo_permille: u64::from(fifo_permille),
-            turn: batch_bytes.saturating_mul(1000),
+            turn: turn_bytes.saturating_mul(1000),
             fifo_credit: 0,
         }
     }
@@ -254,6 +253,15 @@ impl<'a> SendQueue<'a> {
             next = rpcs.next(dim::OLDEST, idx);
         }
         None
+    }
+
+    /// The bytes that the message picked may send before it is another's turn.
+    pub(crate) fn turn_bytes(&self, idx: u32) -> u64 {
+        if self.is_first(idx) {
+            u64::MAX
+        } else {
+            self.fifo_credit / 1000
+        }
     }
 
     /// Whether `idx` has the fewest bytes left.

@@ -115,7 +115,6 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
                 }
                 peer.cutoffs = cutoffs.cutoffs();
                 peer.cutoff_version = cutoffs.version();
-                // Less than a packet's worth would only multiply packets.
                 if let Some(limit) = cutoffs.unscheduled_limit() {
                     peer.unscheduled_limit = limit.max(1);
                 }
@@ -234,8 +233,16 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             return Err(Drop::NoBuffer);
         }
         let before = rpc.inc.received();
+        let fills_asked = data.offset() < rpc.gaps_asked_below;
         let result = rpc.inc.accept(data.offset(), data.data());
         let fresh = rpc.inc.received().wrapping_sub(before);
+        if fills_asked && fresh > 0 {
+            let was_late = !data.retransmit();
+            self.peers[p].learn_reordering(was_late);
+            if was_late {
+                count(&mut self.stats.resends_spurious);
+            }
+        }
         self.stats.message_bytes_received = self
             .stats
             .message_bytes_received
@@ -484,8 +491,11 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         }
         let rpc = &mut self.rpcs[idx];
         // The clock of the time-out starts again, but not the back-off: a busy peer is not asked
-        // at the pace of a lossy one.
+        // at the pace of a lossy one. A client that has no grant to give is asked in good time.
         rpc.heard = now;
+        if rpc.state == State::ServerOutgoing {
+            rpc.tries = 0;
+        }
         self.arm(idx);
         Ok(())
     }
@@ -531,6 +541,14 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     pub(crate) fn respond(&mut self, idx: u32, what: u8) {
         self.rpcs[idx].pending.set(what);
         self.rpcs.push_back(&mut self.control, dim::CONTROL, idx);
+    }
+
+    /// Control packets for an RPC are no longer wanted.
+    pub(crate) fn retract(&mut self, idx: u32, what: u8) {
+        self.rpcs[idx].pending.clear(what);
+        if !self.rpcs[idx].pending.any() {
+            self.rpcs.unlink(&mut self.control, dim::CONTROL, idx);
+        }
     }
 
     /// The incoming message is whole.

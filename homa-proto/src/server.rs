@@ -5,7 +5,7 @@ use core::net::{IpAddr, SocketAddr};
 use crate::buffer::BufferSource;
 use crate::endpoint::Endpoint;
 use crate::error::{Drop, RpcError};
-use crate::rpc::{State, dim};
+use crate::rpc::{Pending, State, dim};
 use crate::stats::count;
 use crate::time::Instant;
 use crate::wire::DataView;
@@ -62,8 +62,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         let rpc = &mut self.rpcs[idx];
         rpc.state = State::ServerArrived;
         rpc.gap_due = Instant::MAX;
-        rpc.pending
-            .clear(crate::rpc::Pending::RESEND | crate::rpc::Pending::GRANT);
+        self.retract(idx, Pending::RESEND | Pending::GRANT);
         self.rpcs.push_back(&mut self.events, dim::QUEUE, idx);
     }
 

@@ -68,10 +68,14 @@ stats! {
     resends_sent,
     /// RESENDs among these that were sent because later data had arrived.
     resends_early,
+    /// Holes asked for early that were filled by a packet that had only been late.
+    resends_spurious,
     /// RESENDs among these that were sent because a buffer was found at last.
     resends_for_buffer,
     /// RESENDs put off because their peer had its share of them.
     resends_deferred,
+    /// RESENDs of no bytes, not among these, that ask a client whether it still waits.
+    probes_sent,
     /// RPC_UNKNOWN packets sent.
     unknowns_sent,
     /// BUSY packets sent.

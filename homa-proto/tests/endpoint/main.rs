@@ -4,9 +4,14 @@ mod hand;
 mod link;
 
 mod answers;
+mod bad_input;
 mod buffers;
 mod grants;
 mod losses;
 mod once;
+mod peers;
+mod priorities;
 mod rpcs;
 mod silence;
+mod storms;
+mod timers;
