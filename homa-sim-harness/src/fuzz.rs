@@ -130,12 +130,13 @@ impl Scenario {
             .iter()
             .map(|planned| u64::from(planned.bytes) + u64::from(planned.reply_bytes))
             .sum();
-        let service = traffic.iter().map(|planned| planned.service_ns).max();
+        // Where slots are few, requests wait for each other.
+        let service: u64 = traffic.iter().map(|planned| planned.service_ns).sum();
         let transfer = bytes * 8_000_000_000 / bps * 4;
         let ended_by = chaos
             + 6 * config.timeout_ns
             + 6 * config.resend_ceiling_ns
-            + service.unwrap_or(0)
+            + service
             + transfer
             + 100 * MILLI;
         let mut steps = steps;
@@ -210,15 +211,20 @@ impl Scenario {
         let timeout_ns = log_between(rng, 5 * MILLI, 80 * MILLI);
         let resend_floor_ns = log_between(rng, 20_000, 2 * MILLI);
         let payload = u64::from(mtu);
+        // What is derived from tiny unscheduled bytes is tiny, and takes for ever.
+        let max_incoming = sometimes(rng, 0.5, |rng| log_between(rng, payload, 1_000_000), 0);
+        let least = if max_incoming > 0 { 1 } else { payload };
+        let unscheduled_bytes =
+            sometimes(rng, 0.5, |rng| log_between(rng, least, 60_000), 0) as u32;
         let config = Config {
             mtu,
             link_bps: sometimes(rng, 0.8, |_| bps, 0),
             rtt_ns: sometimes(rng, 0.7, |rng| log_between(rng, 2000, 200_000), 0),
             max_message: 1 << 20,
-            unscheduled_bytes: sometimes(rng, 0.5, |rng| log_between(rng, 1, 60_000) as u32, 0),
-            max_incoming: sometimes(rng, 0.5, |rng| log_between(rng, payload, 1_000_000), 0),
+            unscheduled_bytes,
+            max_incoming,
             max_overcommit: rng.between(1, 8) as u8,
-            window: sometimes(rng, 0.3, |rng| log_between(rng, 500, 100_000) as u32, 0),
+            window: sometimes(rng, 0.3, |rng| log_between(rng, payload, 100_000) as u32, 0),
             fifo_permille: *rng.pick(&[0, 50, 50, 500, 1000]),
             fifo_grant_increment: log_between(rng, 100, 100_000) as u32,
             levels,
