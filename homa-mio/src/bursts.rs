@@ -2,7 +2,7 @@
 //!
 //! Some network cards and middleboxes drop whatever is sent with GSO, and tell nobody: short
 //! messages work, longer ones crawl from one RESEND to the next. So when most of what is sent has
-//! been sent before, GSO is left off for a trial. If that helps it stays off for a long while; if
+//! been sent before, and no GRANT shows that any burst arrived, GSO is left off for a trial. If that helps it stays off for a long while; if
 //! not, the loss has another cause.
 
 /// A window ends with so many RESENDs. A few packets lost, or a peer that stalls and then asks
@@ -33,6 +33,8 @@ pub(crate) struct Sent {
     pub(crate) again: u64,
     /// RESENDs that have come, and RPC_UNKNOWNs: to those the answer is the whole message again.
     pub(crate) resends: u64,
+    /// GRANTs that have come. A receiver grants as data arrives: where GRANTs come, bursts do.
+    pub(crate) grants: u64,
 }
 
 /// What to do about GSO.
@@ -67,8 +69,9 @@ impl Bursts {
         if resends < RESENDS && data < PACKETS {
             return None;
         }
+        let mostly_again =
+            resends >= RESENDS && again > data / 2 && sent.grants == self.start.grants;
         self.start = sent;
-        let mostly_again = resends >= RESENDS && again > data / 2;
         let (state, verdict) = match self.state {
             State::On { rest: 0 } if mostly_again => (State::Settling, Some(Verdict::TurnOff)),
             State::On { rest } => (
@@ -148,6 +151,19 @@ mod tests {
     fn where_everything_is_lost_anyway_trials_become_rare() {
         let (off, _) = messages_off(100_000, 90, 90);
         assert!(off > 0 && off < 1000, "{off} messages without GSO");
+    }
+
+    #[test]
+    fn gso_stays_on_while_bursts_arrive_however_late() {
+        let mut bursts = Bursts::new();
+        let mut sent = Sent::default();
+        for _ in 0..10_000 {
+            sent.data += 40;
+            sent.again += 35;
+            sent.resends += 3;
+            sent.grants += 1;
+            assert_eq!(bursts.observe(sent), None);
+        }
     }
 
     #[test]

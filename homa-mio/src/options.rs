@@ -53,6 +53,11 @@ impl Default for Options {
         Self {
             config: Config {
                 max_message: 16 << 20,
+                // A thread may lose its processor for some milliseconds: no reason to send again.
+                resend_floor_ns: 5_000_000,
+                // What passes at 100 Gb/s while a thread wakes up, one grant for each batch.
+                max_incoming: 2_000_000,
+                min_grant: 32_768,
                 ..Config::default()
             },
             limits: Limits::default(),

@@ -479,6 +479,7 @@ impl<S: Sys> Socket<S> {
             data: stats.data_sent,
             again: stats.retransmits_sent,
             resends: stats.resends_received.wrapping_add(stats.unknowns_received),
+            grants: stats.grants_received,
         };
         match self.bursts.observe(sent) {
             Some(Verdict::TurnOff) => self.udp.gso = lost,
