@@ -477,7 +477,7 @@ impl<S: Sys> Socket<S> {
         }
         let sent = Sent {
             data: stats.data_sent,
-            again: stats.retransmits_sent,
+            again: stats.retransmits_repeated,
             resends: stats.resends_received.wrapping_add(stats.unknowns_received),
             grants: stats.grants_received,
         };
