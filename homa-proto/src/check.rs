@@ -103,6 +103,15 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             free == self.rpcs.check_list(&self.free_rpcs, dim::QUEUE)?,
             "free slots miscounted",
         )?;
+        let clients = self
+            .rpcs
+            .iter()
+            .filter(|rpc| rpc.state != State::Free && rpc.id & 1 == 0)
+            .count();
+        ensure(
+            clients == self.clients,
+            "requests of this endpoint miscounted",
+        )?;
         ensure(
             events == self.rpcs.check_list(&self.events, dim::QUEUE)?,
             "events miscounted",
