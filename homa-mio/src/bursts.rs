@@ -31,6 +31,8 @@ pub(crate) struct Sent {
     pub(crate) data: u64,
     /// Those among them that were sent again.
     pub(crate) again: u64,
+    /// Bursts.
+    pub(crate) joined: u64,
     /// RESENDs that have come, and RPC_UNKNOWNs: to those the answer is the whole message again.
     pub(crate) resends: u64,
 }
@@ -64,13 +66,17 @@ impl Bursts {
         let data = sent.data.wrapping_sub(self.start.data);
         let again = sent.again.wrapping_sub(self.start.again);
         let resends = sent.resends.wrapping_sub(self.start.resends);
+        let joined = sent.joined.wrapping_sub(self.start.joined);
         if resends < RESENDS && data < PACKETS {
             return None;
         }
         self.start = sent;
         let mostly_again = resends >= RESENDS && again > data / 2;
         let (state, verdict) = match self.state {
-            State::On { rest: 0 } if mostly_again => (State::Settling, Some(Verdict::TurnOff)),
+            // Where single packets are lost no burst is to blame.
+            State::On { rest: 0 } if mostly_again && joined >= RESENDS / 2 => {
+                (State::Settling, Some(Verdict::TurnOff))
+            }
             State::On { rest } => (
                 State::On {
                     rest: rest.saturating_sub(1),
@@ -115,6 +121,7 @@ mod tests {
             off += u32::from(!gso);
             for tries in 0..10 {
                 sent.data += 40;
+                sent.joined += u64::from(gso);
                 sent.again += if tries > 0 { 40 } else { 0 };
                 match bursts.observe(sent) {
                     Some(Verdict::TurnOff) => gso = false,
@@ -151,18 +158,32 @@ mod tests {
     }
 
     #[test]
+    fn single_packets_that_are_lost_make_no_trial() {
+        let mut bursts = Bursts::new();
+        let mut sent = Sent::default();
+        for _ in 0..1000 {
+            sent.data += 1;
+            sent.again += 1;
+            sent.resends += 1;
+            assert_eq!(bursts.observe(sent), None);
+        }
+    }
+
+    #[test]
     fn a_stalled_peer_that_asks_for_everything_again_makes_no_trial() {
         let mut bursts = Bursts::new();
         let mut sent = Sent::default();
         for _ in 0..100 {
             for _ in 0..100 {
                 sent.data += 40;
+                sent.joined += 1;
                 assert_eq!(bursts.observe(sent), None);
             }
             sent.resends += 1;
             for _ in 0..15 {
                 sent.data += 40;
                 sent.again += 40;
+                sent.joined += 1;
                 assert_eq!(bursts.observe(sent), None);
             }
         }
