@@ -142,8 +142,7 @@ pub(crate) struct Udp<S> {
     pub(crate) receive_buffer: BufferSize,
     pub(crate) send_buffer: BufferSize,
     local: SocketAddr,
-    /// The ECN bits of what is sent.
-    ecn: u8,
+    marks: Marks,
     receive_memory: Lines,
     incoming: [Incoming; BATCH],
     /// How many receptions to ask for in the next call.
@@ -193,7 +192,7 @@ impl<S: Sys> Udp<S> {
             asked: wanted.send_buffer,
             got: sys.set_send_buffer(fd, wanted.send_buffer)?,
         };
-        let ecn = sys.tos(fd).unwrap_or(0) & 0b11;
+        let marks = Marks::new(sys.tos(fd).unwrap_or(0));
         Ok(Self {
             socket,
             sys,
@@ -206,7 +205,7 @@ impl<S: Sys> Udp<S> {
             receive_buffer,
             send_buffer,
             local,
-            ecn,
+            marks,
             receive_memory: Lines::new(BATCH * RECEIVE_LEN),
             incoming: [Incoming::NONE; BATCH],
             ask: 1,
@@ -354,7 +353,7 @@ impl<S: Sys> Udp<S> {
         let message = Outgoing {
             to,
             local: transmit.local,
-            tos: Some((transmit.priority << 5) | self.ecn),
+            tos: self.marks.of(transmit.priority),
             start: self.queue.end,
             len: transmit.len,
             segment_size: transmit
@@ -389,6 +388,7 @@ impl<S: Sys> Udp<S> {
         }
         self.blocked_until = None;
         self.want_writable = false;
+        self.settle_marks();
         let mut retried = false;
         let mut interruptions = 0;
         while !self.queue.is_empty() {
@@ -432,6 +432,24 @@ impl<S: Sys> Udp<S> {
             }
         }
         Ok(())
+    }
+
+    /// Lets the socket mark packets by itself as most have been marked lately.
+    fn settle_marks(&mut self) {
+        // What is queued relies on the mark that the socket has now.
+        if !self.marks.are_unusual() || !self.priorities.is_on() {
+            return;
+        }
+        let fd = self.socket.as_fd();
+        let (old, new) = self.marks.settle();
+        if self.sys.set_tos(fd, new).is_err() {
+            self.marks.socket = old;
+            return;
+        }
+        for at in self.queue.gone..self.queue.items.len() {
+            let tos = &mut self.queue.items[at].tos;
+            *tos = Some(tos.unwrap_or(old)).filter(|&tos| tos != new);
+        }
     }
 
     /// Hands the queue over as it is. Tells how many messages have gone.
@@ -539,6 +557,8 @@ impl<S: Sys> Udp<S> {
         }
         if refused.tos != taken.tos {
             self.priorities = off;
+            // Nor are packets to bear the mark of others.
+            let _ = self.sys.set_tos(self.socket.as_fd(), self.marks.ecn);
         }
         if refused.local != taken.local {
             self.source_address = off;
@@ -546,6 +566,59 @@ impl<S: Sys> Udp<S> {
         for at in self.queue.gone..self.queue.items.len() {
             self.queue.items[at] = self.without_what_is_off(self.queue.items[at]);
         }
+    }
+}
+
+/// How packets are marked with their priority: by the socket if it is the usual one, else by a
+/// control message, which costs a small packet some per cent of its time.
+#[derive(Clone, Copy, Debug)]
+struct Marks {
+    /// The ECN bits of everything sent.
+    ecn: u8,
+    /// What the socket marks packets with that say nothing.
+    socket: u8,
+    /// What the last packets had that the socket would have marked otherwise, and how many there
+    /// were in a row.
+    unusual: u8,
+    row: u32,
+}
+
+impl Marks {
+    /// So many in a row are the usual thing.
+    const ROW: u32 = 32;
+
+    fn new(socket: u8) -> Self {
+        Self {
+            ecn: socket & 0b11,
+            socket,
+            unusual: socket,
+            row: 0,
+        }
+    }
+
+    /// What to say about a message; `None` if the socket marks it rightly by itself.
+    fn of(&mut self, priority: u8) -> Option<u8> {
+        let tos = (priority << 5) | self.ecn;
+        if tos == self.socket {
+            self.row = 0;
+            return None;
+        }
+        if tos != self.unusual {
+            (self.unusual, self.row) = (tos, 0);
+        }
+        self.row = self.row.saturating_add(1);
+        Some(tos)
+    }
+
+    fn are_unusual(&self) -> bool {
+        self.row >= Self::ROW
+    }
+
+    /// Makes the unusual the usual. Returns what was and what is the mark of the socket.
+    fn settle(&mut self) -> (u8, u8) {
+        self.row = 0;
+        let old = std::mem::replace(&mut self.socket, self.unusual);
+        (old, self.socket)
     }
 }
 

@@ -644,3 +644,66 @@ fn congestion_marks_are_counted_if_asked_for() {
         assert_eq!(receiver.io.congestion_marked, counted);
     }
 }
+
+/// Counts how often the socket's own mark is changed; refuses if so told.
+struct MarkChanges {
+    count: u32,
+    refuse: bool,
+}
+
+impl Plan for MarkChanges {
+    fn set_tos(&mut self, _: u8) -> Option<i32> {
+        self.count += 1;
+        self.refuse.then_some(libc::EPERM)
+    }
+}
+
+#[test]
+fn whoever_marks_the_packets_the_mark_is_right() {
+    let ends = [
+        (V4, V4, "127.0.0.1"),
+        (V6, V6, "::1"),
+        ("[::]:0", V4, "::ffff:127.0.0.1"),
+        ("[::]:0", "[::]:0", "::ffff:127.0.0.1"),
+    ];
+    for (seed, (from, at, to)) in (1..).zip(ends) {
+        for refuse in [false, true] {
+            let receiver = plain(at);
+            Os.ask(receiver.as_fd(), Ask::ReceiveTos).unwrap();
+            let port = receiver.local_addr().unwrap().port();
+            let to = SocketAddr::new(to.parse().unwrap(), port);
+            let mut udp = bind(from, Faulty::new(MarkChanges { count: 0, refuse }));
+            let mut dice = Dice(seed);
+            let mut sent = Vec::new();
+            while sent.len() < 3000 {
+                // Long rows of one priority and short ones of others, several to a flush.
+                let priority = dice.roll(8) as u8;
+                for _ in 0..[1, 3, 200][dice.roll(3)] {
+                    udp.room().unwrap()[0] = priority;
+                    udp.push(&Transmit {
+                        to,
+                        local: None,
+                        priority,
+                        len: 1,
+                        segment_size: None,
+                    });
+                    sent.push(priority << 5);
+                    if dice.roll(4) == 0 || udp.room().is_none() {
+                        udp.flush(Instant::ZERO).unwrap();
+                    }
+                }
+            }
+            udp.flush(Instant::ZERO).unwrap();
+            assert!(udp.is_idle());
+            let mut memory = vec![0; RECEIVE_LEN];
+            let mut incoming = [Incoming::NONE];
+            for tos in sent {
+                Os.receive(receiver.as_fd(), &mut memory, &mut incoming)
+                    .unwrap();
+                assert_eq!((memory[0] << 5, incoming[0].tos), (tos, tos), "to {to}");
+            }
+            let changes = udp.sys.plan.count;
+            assert!((10..100).contains(&changes), "{changes} changes");
+        }
+    }
+}
