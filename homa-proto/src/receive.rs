@@ -79,6 +79,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             if rpc.local_port != common.dest_port || rpc.peer_port != common.source_port {
                 return Err(Drop::Mismatch);
             }
+            self.heard_of(idx);
         }
         match (view, p, idx) {
             (View::Data(data), _, _) => self.on_data(now, from, local, p, idx, &data),
@@ -579,5 +580,5 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
 
 /// Whether a message of one short packet waits to be sent for the first time.
 fn rpcs_is_short_queued<M, B>(rpcs: &Table<'_, RpcSlot<M, B>>, idx: u32) -> bool {
-    rpcs[idx].state.sends() && rpcs.is_listed(dim::QUEUE, idx)
+    rpcs[idx].state.sends() && rpcs.is_listed(dim::QUEUE, idx) && !rpcs[idx].is_parked
 }
