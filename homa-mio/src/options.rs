@@ -13,6 +13,15 @@ use crate::socket::{Parts, Socket};
 use crate::sys::{Os, Sys};
 use crate::udp::{Udp, Wanted};
 
+/// The least to grant at once while enough is on its way: two full batches of GSO. Each GRANT costs
+/// a call to send and one to receive.
+const MIN_GRANT: u32 = 125_000;
+
+/// What may be granted in all where the speed of the link is not known, in bytes: 25 Gb/s times
+/// the 320 µs that two hosts need whose threads sleep. Ten times the unscheduled bytes, as the
+/// core would have it, keep only half of such a link busy.
+const UNKNOWN_MAX_INCOMING: u64 = 1_000_000;
+
 /// What a thread does while there is nothing to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Wait {
@@ -53,6 +62,7 @@ impl Default for Options {
         Self {
             config: Config {
                 max_message: 16 << 20,
+                min_grant: MIN_GRANT,
                 ..Config::default()
             },
             limits: Limits::default(),
@@ -232,6 +242,9 @@ impl Options {
             0 => usable,
             asked => asked.min(usable),
         };
+        if self.config.link_bps == 0 && self.config.max_incoming == 0 {
+            self.config.max_incoming = UNKNOWN_MAX_INCOMING;
+        }
         let pool = Pool::new(self.buffer_bytes, self.kept_bytes);
         let returns = pool.returns();
         let storage = Storage::boxed(self.limits);
