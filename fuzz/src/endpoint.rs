@@ -134,7 +134,6 @@ pub fn endpoint(data: &[u8]) {
         let Ok(step) = Step::arbitrary(&mut input) else {
             break;
         };
-        }
         world.step(step);
         world.check();
     }
@@ -523,14 +522,6 @@ impl World {
         let end = self.now.after(120_000_000_000);
         self.more_work = 0;
         for _ in 0..200_000 {
-                println!(
-                    "wind up at {:?} {:?} live {} of inc {}",
-                    self.now,
-                    self.node.poll_timeout(),
-                    self.node.live_rpcs(),
-                    self.node.total_incoming()
-                );
-            }
             self.recycle();
             self.poll_events(false);
             for rpc in self.asked.clone() {
@@ -549,12 +540,6 @@ impl World {
                 assert!(self.asking.is_empty(), "an RPC ended without an event");
                 assert!(self.asked.is_empty() && self.answering.is_empty());
                 assert_eq!(self.node.total_incoming(), 0);
-                    for (n, v) in self.node.stats().iter() {
-                        if v > 0 {
-                            println!("{n} {v}");
-                        }
-                    }
-                }
                 return;
             };
             self.now = self.now.max(at);

@@ -13,15 +13,6 @@ use crate::socket::{Parts, Socket};
 use crate::sys::{Os, Sys};
 use crate::udp::{Udp, Wanted};
 
-/// The least to grant at once while enough is on its way: two full batches of GSO. Each GRANT costs
-/// a call to send and one to receive.
-const MIN_GRANT: u32 = 125_000;
-
-/// What may be granted in all where the speed of the link is not known, in bytes: 25 Gb/s times
-/// the 320 µs that two hosts need whose threads sleep. Ten times the unscheduled bytes, as the
-/// core would have it, keep only half of such a link busy.
-const UNKNOWN_MAX_INCOMING: u64 = 1_000_000;
-
 /// What a thread does while there is nothing to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Wait {
@@ -62,7 +53,11 @@ impl Default for Options {
         Self {
             config: Config {
                 max_message: 16 << 20,
-                min_grant: MIN_GRANT,
+                // A thread may lose its processor for some milliseconds: no reason to send again.
+                resend_floor_ns: 5_000_000,
+                // What passes at 100 Gb/s while a thread wakes up, one grant for each batch.
+                max_incoming: 2_000_000,
+                min_grant: 32_768,
                 ..Config::default()
             },
             limits: Limits::default(),
@@ -242,9 +237,6 @@ impl Options {
             0 => usable,
             asked => asked.min(usable),
         };
-        if self.config.link_bps == 0 && self.config.max_incoming == 0 {
-            self.config.max_incoming = UNKNOWN_MAX_INCOMING;
-        }
         let pool = Pool::new(self.buffer_bytes, self.kept_bytes);
         let returns = pool.returns();
         let storage = Storage::boxed(self.limits);

@@ -485,9 +485,10 @@ impl<S: Sys> Socket<S> {
         }
         let sent = Sent {
             data: stats.data_sent,
-            again: stats.retransmits_sent,
+            again: stats.retransmits_repeated,
             joined: self.udp.io.joined_sent,
             resends: stats.resends_received.wrapping_add(stats.unknowns_received),
+            grants: stats.grants_received,
         };
         match self.bursts.observe(sent) {
             Some(Verdict::TurnOff) => self.udp.gso = lost,

@@ -3,7 +3,7 @@
 use crate::buffer::BufferSource;
 use crate::endpoint::Endpoint;
 use crate::peer;
-use crate::rpc::{State, dim};
+use crate::rpc::{Pending, State, dim};
 use crate::time::Instant;
 
 impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
@@ -90,9 +90,9 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
                 ensure(!rpc.inc.is_complete(), "a whole message counts as incoming")?;
             }
             // Whatever must happen, a timer is armed for it; when exactly depends on estimates
-            // that may have changed since. A short message goes with the next poll; only a
-            // deadline can pass before.
-            let goes_next = rpc.state.sends() && queued;
+            // that may have changed since. A short message goes with the next poll, and the clock
+            // of a grant starts when it goes out: only a deadline can pass before.
+            let goes_next = rpc.state.sends() && queued || rpc.pending.has(Pending::GRANT);
             let has_deadline = rpc.is_client() && rpc.deadline != Instant::MAX;
             if has_deadline || (!goes_next && self.next_due(idx).is_some()) {
                 let armed = self.timers.armed(idx).is_some();
@@ -102,6 +102,15 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         ensure(
             free == self.rpcs.check_list(&self.free_rpcs, dim::QUEUE)?,
             "free slots miscounted",
+        )?;
+        let clients = self
+            .rpcs
+            .iter()
+            .filter(|rpc| rpc.state != State::Free && rpc.id & 1 == 0)
+            .count();
+        ensure(
+            clients == self.clients,
+            "requests of this endpoint miscounted",
         )?;
         ensure(
             events == self.rpcs.check_list(&self.events, dim::QUEUE)?,

@@ -71,7 +71,8 @@ pub struct Config {
     /// Longest time between two RESENDs for a message, in nanoseconds. Default 100 ms.
     pub resend_ceiling_ns: u64,
     /// How long a gap with later data beyond it may be mere reordering, in nanoseconds.
-    /// 0: a quarter of the measured round trip.
+    /// 0: half of the measured round trip, and more for peers whose packets turn out to be late
+    /// and not lost.
     pub reorder_ns: u64,
     /// Silence after which an RPC fails, in nanoseconds. Default 1 s.
     pub timeout_ns: u64,
@@ -175,7 +176,8 @@ impl Config {
     }
 
     /// The most that is granted: never more than the carrier's buffer holds.
-    pub(crate) fn incoming_limit(&self) -> u64 {
+    #[must_use]
+    pub fn incoming_limit(&self) -> u64 {
         let held = match self.receive_buffer {
             0 => u64::MAX,
             held => held,

@@ -197,6 +197,12 @@ pub struct Endpoint<'a, M, S: BufferSource> {
     next_id: u64,
     pub(crate) births: u64,
     pub(crate) free_rpcs: List,
+    /// Slots taken by requests of this endpoint.
+    pub(crate) clients: usize,
+    /// This endpoint has sent a request.
+    pub(crate) has_asked: bool,
+    /// A request has come, taken or not.
+    pub(crate) was_asked: bool,
     free_peers: List,
     /// Peers without RPCs, least recently used first.
     pub(crate) idle_peers: List,
@@ -278,9 +284,14 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
         for idx in 0..u32::try_from(peers.len()).unwrap_or(NIL) {
             peers.push_back(&mut free_peers, peer::dim::IDLE, idx);
         }
-        let batch_bytes = u64::from(config.max_batch)
-            .saturating_mul(u64::from(config.mtu))
-            .min(MAX_DATAGRAM as u64);
+        // Where the pacer rules, the turn of the oldest message is one packet; where batches go
+        // out as they come, it is one batch.
+        let turn_bytes = match config.link_bps {
+            0 => u64::from(config.max_batch)
+                .saturating_mul(u64::from(config.mtu))
+                .min(MAX_DATAGRAM as u64),
+            _ => u64::from(config.mtu),
+        };
         Ok(Self {
             now: Instant::ZERO,
             key,
@@ -293,7 +304,7 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
             queue: SendQueue::new(
                 Forest::new(storage.send_order),
                 config.fifo_permille,
-                batch_bytes,
+                turn_bytes,
             ),
             grants: Grants::new(
                 Forest::new(storage.grant_order),
@@ -314,6 +325,9 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
             next_id: ((random.next_u64() >> 2) | 2) & !1,
             births: 0,
             free_rpcs,
+            clients: 0,
+            has_asked: false,
+            was_asked: false,
             free_peers,
             idle_peers: List::EMPTY,
             acks: Acks::new(storage.acks),
@@ -399,7 +413,7 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
         if options.deadline.is_some_and(|deadline| deadline <= now) {
             return Err(SendErrorKind::DeadlineExceeded);
         }
-        if self.free_rpcs.first().is_none() {
+        if self.free_rpcs.first().is_none() || self.clients >= self.most_of_a_half() {
             return Err(SendErrorKind::RpcsFull);
         }
         let p = self
@@ -413,6 +427,7 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
         let idx = self
             .allocate(p, id, local_port, to.port)
             .ok_or(SendErrorKind::RpcsFull)?;
+        self.has_asked = true;
         let rpc = &mut self.rpcs[idx];
         rpc.state = State::ClientOutgoing;
         rpc.cookie = options.cookie;
@@ -615,6 +630,13 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
         self.rpcs.len().saturating_sub(self.free_rpcs.len())
     }
 
+    /// The id of a live RPC in the packets that this endpoint sends: for logs, and to find it in a
+    /// packet capture.
+    #[must_use]
+    pub fn wire_id(&self, rpc: RpcId) -> Option<u64> {
+        self.find(rpc).map(|idx| self.rpcs[idx].id)
+    }
+
     /// Peers known.
     #[must_use]
     pub fn known_peers(&self) -> usize {
@@ -760,6 +782,14 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         })
     }
 
+    /// Slots that one half may take: all, unless the other half is in use too. Endpoints whose slots
+    /// are all taken by requests to each other would wait for each other until they time out.
+    pub(crate) fn most_of_a_half(&self) -> usize {
+        let slots = self.rpcs.len();
+        let is_both = self.has_asked && self.was_asked;
+        slots.saturating_sub(if is_both { slots / 4 } else { 0 })
+    }
+
     /// A slot for a new RPC.
     pub(crate) fn allocate(
         &mut self,
@@ -771,6 +801,9 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         let idx = self.rpcs.pop_front(&mut self.free_rpcs, dim::QUEUE)?;
         let rpc = &mut self.rpcs[idx];
         rpc.reset();
+        if id & 1 == 0 {
+            self.clients = self.clients.saturating_add(1);
+        }
         rpc.id = id;
         rpc.peer = p;
         rpc.local_port = local_port;
@@ -811,6 +844,9 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         let rpc = &mut self.rpcs[idx];
         let p = rpc.peer;
         rpc.state = State::Free;
+        if rpc.id & 1 == 0 {
+            self.clients = self.clients.saturating_sub(1);
+        }
         rpc.generation = rpc.generation.wrapping_add(1);
         rpc.out.message = None;
         if let Some(buffer) = rpc.inc.buffer.take() {

@@ -27,6 +27,8 @@ pub(crate) struct Outgoing<M> {
     pub(crate) sched_priority: u8,
     /// Priority of data sent again, from the last RESEND.
     pub(crate) retransmit_priority: u8,
+    /// Times that bytes were asked for again after all that had been asked for before was sent.
+    pub(crate) rounds: u8,
     retransmit_count: u8,
     retransmits: [Range; MAX_RETRANSMITS],
 }
@@ -48,6 +50,7 @@ impl<M> Outgoing<M> {
             unscheduled: 0,
             sched_priority: 0,
             retransmit_priority: 0,
+            rounds: 0,
             retransmit_count: 0,
             retransmits: [Range { start: 0, end: 0 }; MAX_RETRANSMITS],
         }
@@ -58,6 +61,7 @@ impl<M> Outgoing<M> {
         self.sent = 0;
         self.granted = 0;
         self.unscheduled = 0;
+        self.rounds = 0;
         self.retransmit_count = 0;
     }
 
@@ -156,6 +160,9 @@ impl<M> Outgoing<M> {
         let count = usize::from(self.retransmit_count);
         match self.retransmits.get_mut(count) {
             Some(slot) => {
+                if count == 0 {
+                    self.rounds = self.rounds.saturating_add(1);
+                }
                 *slot = range;
                 self.retransmit_count = self.retransmit_count.saturating_add(1);
                 true
@@ -181,22 +188,21 @@ pub(crate) struct SendQueue<'a> {
     /// Messages of one short packet: they do not wait for the pacer.
     pub(crate) short: List,
     fifo_permille: u64,
-    /// Credit, in bytes times 1000, at which the oldest message has its turn: a batch's worth, so
-    /// that the share does not break batches up.
+    /// Credit, in bytes times 1000, at which the oldest message has its turn.
     turn: u64,
     /// What the oldest message has been left owing, in bytes times 1000.
     fifo_credit: u64,
 }
 
 impl<'a> SendQueue<'a> {
-    pub(crate) fn new(by_left: Forest<'a>, fifo_permille: u16, batch_bytes: u64) -> Self {
+    pub(crate) fn new(by_left: Forest<'a>, fifo_permille: u16, turn_bytes: u64) -> Self {
         Self {
             by_left,
             srpt: Tree::default(),
             oldest: List::EMPTY,
             short: List::EMPTY,
             fifo_permille: u64::from(fifo_permille),
-            turn: batch_bytes.saturating_mul(1000),
+            turn: turn_bytes.saturating_mul(1000),
             fifo_credit: 0,
         }
     }
@@ -254,6 +260,15 @@ impl<'a> SendQueue<'a> {
             next = rpcs.next(dim::OLDEST, idx);
         }
         None
+    }
+
+    /// The bytes that the message picked may send before it is another's turn.
+    pub(crate) fn turn_bytes(&self, idx: u32) -> u64 {
+        if self.is_first(idx) {
+            u64::MAX
+        } else {
+            self.fifo_credit / 1000
+        }
     }
 
     /// Whether `idx` has the fewest bytes left.

@@ -107,6 +107,10 @@ pub(crate) struct PeerSlot {
     pub(crate) rtt: Smoothed,
     /// From a whole request to the first byte of its response.
     pub(crate) service: Smoothed,
+    /// The reordering allowance is a quarter of the round trip, doubled so many times.
+    pub(crate) reorder_doublings: u8,
+    /// Holes that were really losses since the allowance last changed.
+    pub(crate) losses: u8,
     pub(crate) probe: Option<Probe>,
     pub(crate) heard: Instant,
     pub(crate) data_heard: Instant,
@@ -158,6 +162,8 @@ impl PeerSlot {
                 variation: 0,
                 known: false,
             },
+            reorder_doublings: 1,
+            losses: 0,
             probe: None,
             heard: Instant::ZERO,
             data_heard: Instant::ZERO,
@@ -190,6 +196,23 @@ impl PeerSlot {
             links,
             ..Self::new()
         };
+    }
+
+    /// A hole that had been asked for was filled: by what was sent again, or by the packet that had
+    /// only been late. The allowance follows (as RACK's does, RFC 8985, section 6.2).
+    pub(crate) fn learn_reordering(&mut self, was_late: bool) {
+        const MOST_DOUBLINGS: u8 = 5;
+        const LOSSES_PER_HALVING: u8 = 16;
+        if was_late {
+            self.reorder_doublings = self.reorder_doublings.saturating_add(1).min(MOST_DOUBLINGS);
+            self.losses = 0;
+        } else {
+            self.losses = self.losses.saturating_add(1);
+            if self.losses >= LOSSES_PER_HALVING {
+                self.losses = 0;
+                self.reorder_doublings = self.reorder_doublings.saturating_sub(1);
+            }
+        }
     }
 
     /// The unscheduled priority of a message of `len` bytes to this peer.
@@ -247,6 +270,20 @@ mod tests {
         assert!(smoothed.bound().unwrap() < 11_000);
         smoothed.sample(u64::MAX);
         assert!(smoothed.bound().unwrap() > 1_000_000_000);
+    }
+
+    #[test]
+    fn the_reordering_allowance_grows_with_lateness_and_shrinks_with_loss() {
+        let mut peer = PeerSlot::new();
+        let start = peer.reorder_doublings;
+        for _ in 0..100 {
+            peer.learn_reordering(true);
+        }
+        assert!(peer.reorder_doublings > start && peer.reorder_doublings < 8);
+        for _ in 0..1000 {
+            peer.learn_reordering(false);
+        }
+        assert_eq!(peer.reorder_doublings, 0);
     }
 
     #[test]

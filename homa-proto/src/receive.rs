@@ -18,6 +18,8 @@ use crate::wire::{self, AckEntry, Common, DataView, View};
 
 /// Shortest time between two CUTOFFS to one peer, in nanoseconds.
 const CUTOFFS_INTERVAL_NS: u64 = 1_000_000;
+/// RESENDs for a response that brought none of it, after which the server is no longer told to be patient.
+const MAX_ASKS_WHILE_BUSY: u8 = 4;
 
 impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     /// Takes in one packet (the payload of one datagram): `from` is its source address, `local`
@@ -115,7 +117,6 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
                 }
                 peer.cutoffs = cutoffs.cutoffs();
                 peer.cutoff_version = cutoffs.version();
-                // Less than a packet's worth would only multiply packets.
                 if let Some(limit) = cutoffs.unscheduled_limit() {
                     peer.unscheduled_limit = limit.max(1);
                 }
@@ -234,8 +235,16 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             return Err(Drop::NoBuffer);
         }
         let before = rpc.inc.received();
+        let fills_asked = data.offset() < rpc.gaps_asked_below;
         let result = rpc.inc.accept(data.offset(), data.data());
         let fresh = rpc.inc.received().wrapping_sub(before);
+        if fills_asked && fresh > 0 {
+            let was_late = !data.retransmit();
+            self.peers[p].learn_reordering(was_late);
+            if was_late {
+                count(&mut self.stats.resends_spurious);
+            }
+        }
         self.stats.message_bytes_received = self
             .stats
             .message_bytes_received
@@ -422,7 +431,16 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
                 self.ask_if_overdue(now, idx);
                 Ok(())
             }
-            State::ServerArrived | State::ServerInService | State::ClientIncoming => {
+            State::ServerArrived | State::ServerInService => {
+                self.respond(idx, Pending::BUSY);
+                Ok(())
+            }
+            // A server that asks for a request which it has begun to answer has restarted. If no more of
+            // the response comes either, both sides would keep each other alive by being busy.
+            State::ClientIncoming => {
+                if self.rpcs[idx].asks_without_data >= MAX_ASKS_WHILE_BUSY {
+                    return Err(Drop::Stale);
+                }
                 self.respond(idx, Pending::BUSY);
                 Ok(())
             }
@@ -484,8 +502,11 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         }
         let rpc = &mut self.rpcs[idx];
         // The clock of the time-out starts again, but not the back-off: a busy peer is not asked
-        // at the pace of a lossy one.
+        // at the pace of a lossy one. A client that has no grant to give is asked in good time.
         rpc.heard = now;
+        if rpc.state == State::ServerOutgoing {
+            rpc.tries = 0;
+        }
         self.arm(idx);
         Ok(())
     }

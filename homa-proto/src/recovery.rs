@@ -18,6 +18,8 @@ const TIMERS_PER_CALL: usize = 256;
 const MIN_TRIES: u8 = 2;
 /// The interval is doubled this many times at most.
 const MAX_DOUBLINGS: u32 = 16;
+/// How often, within the time-out, a server asks a client that grants it nothing whether it lives.
+const PROBES_PER_TIMEOUT: u64 = 4;
 /// RESENDs to one peer in each `resend_floor_ns`.
 const RESENDS_PER_FLOOR: u64 = 16;
 /// Floors for which silence is not held against anybody after a late call, and between two such
@@ -141,10 +143,11 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             return None;
         }
         let give_up = rpc.heard.after(self.config.timeout_ns.saturating_mul(2));
-        if rpc.out.sent < rpc.out.len {
-            return Some(give_up);
-        }
-        let wait = self.config.need_ack_ns.max(1);
+        let wait = if rpc.out.sent < rpc.out.len {
+            self.config.timeout_ns / PROBES_PER_TIMEOUT
+        } else {
+            self.config.need_ack_ns.max(1)
+        };
         Some(rpc.asked.after(backed_off(wait, rpc.tries)).min(give_up))
     }
 
@@ -171,11 +174,12 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             return self.config.reorder_ns;
         }
         let peer = &self.peers[self.rpcs[idx].peer];
-        peer.rtt
+        let round_trip = peer
+            .rtt
             .mean()
             .or_else(|| peer.service.mean())
-            .unwrap_or(self.config.resend_floor_ns)
-            / 4
+            .unwrap_or(self.config.resend_floor_ns);
+        (round_trip / 4).saturating_mul(1 << peer.reorder_doublings.min(8))
     }
 
     fn on_timer(&mut self, now: Instant, idx: u32) {
@@ -355,8 +359,8 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         self.arm(idx);
     }
 
-    /// The response has been sent and not acknowledged: the client is asked, and given up only
-    /// when it has been silent for longer than it takes to give up itself.
+    /// The response has been sent and not acknowledged, or waits for grants: the client is asked,
+    /// and given up only when it has been silent for longer than it takes to give up itself.
     fn ask_for_ack(&mut self, now: Instant, idx: u32) {
         let rpc = &mut self.rpcs[idx];
         if now.nanos_since(rpc.heard) >= self.config.timeout_ns.saturating_mul(2) {
@@ -367,7 +371,15 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         }
         rpc.asked = now;
         rpc.tries = rpc.tries.saturating_add(1);
-        self.respond(idx, Pending::NEED_ACK);
+        let waits_for_grants = rpc.out.sent < rpc.out.len;
+        self.respond(
+            idx,
+            if waits_for_grants {
+                Pending::PROBE
+            } else {
+                Pending::NEED_ACK
+            },
+        );
         if let Some(due) = self.next_due(idx) {
             self.timers.set(idx, due.as_nanos());
         }

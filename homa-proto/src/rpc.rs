@@ -70,6 +70,9 @@ impl Pending {
     pub(crate) const NEED_ACK: u8 = 16;
     /// A DATA packet without data that announces the message.
     pub(crate) const ANNOUNCE: u8 = 32;
+    /// A RESEND of no bytes: BUSY says that the other side still waits, RPC_UNKNOWN that it does
+    /// not.
+    pub(crate) const PROBE: u8 = 64;
 
     pub(crate) fn set(&mut self, what: u8) {
         self.0 |= what;

@@ -58,6 +58,9 @@ stats! {
     data_sent,
     /// DATA packets sent again in answer to a RESEND.
     retransmits_sent,
+    /// Those among them of messages that had been sent again before: what went first did not
+    /// arrive either, or the receiver was slow to look at it.
+    retransmits_repeated,
     /// Ranges asked for again that could not be noted: the receiver asks once more.
     retransmits_refused,
     /// DATA packets without data that announce a message.
@@ -68,10 +71,14 @@ stats! {
     resends_sent,
     /// RESENDs among these that were sent because later data had arrived.
     resends_early,
+    /// Holes asked for early that were filled by a packet that had only been late.
+    resends_spurious,
     /// RESENDs among these that were sent because a buffer was found at last.
     resends_for_buffer,
     /// RESENDs put off because their peer had its share of them.
     resends_deferred,
+    /// RESENDs of no bytes, not among these, that ask a client whether it still waits.
+    probes_sent,
     /// RPC_UNKNOWN packets sent.
     unknowns_sent,
     /// BUSY packets sent.

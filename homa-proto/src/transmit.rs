@@ -286,6 +286,17 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             };
             return resend.emit(buffer);
         }
+        if rpc.pending.has(Pending::PROBE) {
+            rpc.pending.clear(Pending::PROBE);
+            count(&mut self.stats.probes_sent);
+            let probe = Repr::Resend {
+                common,
+                offset: 0,
+                len: 0,
+                priority: CONTROL_PRIORITY,
+            };
+            return probe.emit(buffer);
+        }
         if rpc.pending.has(Pending::BUSY) {
             rpc.pending.clear(Pending::BUSY);
             count(&mut self.stats.busys_sent);
@@ -402,6 +413,9 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         count(&mut self.stats.data_sent);
         if retransmit {
             count(&mut self.stats.retransmits_sent);
+            if self.rpcs[idx].out.rounds > 1 {
+                count(&mut self.stats.retransmits_repeated);
+            }
         } else {
             let bytes = u64::from(range.len());
             self.stats.message_bytes_sent = self.stats.message_bytes_sent.wrapping_add(bytes);
@@ -474,7 +488,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         let first = self.rpcs[idx].out.next_piece()?;
         let priority = self.piece_priority(idx, first);
         let payload = self.config.max_payload(self.peers[p].addr.is_ipv6());
-        let allowance = self.pacer.allowance(now);
+        let allowance = self.pacer.allowance(now).min(self.queue.turn_bytes(idx));
         let room = MAX_DATAGRAM.min(buffer.len());
         let overhead = self.header_bytes(self.peers[p].addr);
         let (mut len, mut segment, mut packets, mut wire) = (0usize, 0usize, 0usize, 0u64);

@@ -2,13 +2,13 @@
 
 use std::net::SocketAddr;
 
-use homa_proto::wire::{ALL, AckEntry, Acks, Common, DataHeader, MAX_MESSAGE, Malformed, Repr};
+use homa_proto::wire::{AckEntry, Acks, Common, DataHeader, MAX_MESSAGE, Malformed, Repr};
 use homa_proto::{
     Drop, Event, Instant, Limits, PeerAddr, PortError, RequestOptions, SendErrorKind,
 };
 
 use crate::hand::{Hand, MS, PEER_PORT, peer};
-use crate::link::{PORT, Random, addr, bytes_of, config, limits, node};
+use crate::link::{PORT, Random, addr, bytes_of, config, node};
 
 fn header(id: u64) -> DataHeader {
     DataHeader {
@@ -236,7 +236,7 @@ fn acks_that_lie() {
             let mut hand = Hand::new();
             let rpc = hand.arrive(40, 10);
             hand.respond(rpc, 10);
-            let mut packet = vec![0; 100];
+            let mut packet = [0; 100];
             let template = &good(1000)[7];
             packet[..template.len()].copy_from_slice(template);
             packet[28..30].copy_from_slice(&count.to_be_bytes());
@@ -549,6 +549,5 @@ fn junk() {
                 "seed {seed}: a buffer is lost"
             );
         }
-        let _ = ALL;
     }
 }

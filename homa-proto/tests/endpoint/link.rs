@@ -104,17 +104,14 @@ pub(crate) enum Seen {
         bytes: Vec<u8>,
     },
     Response {
-        rpc: RpcId,
         cookie: u64,
         bytes: Vec<u8>,
     },
     Failed {
-        rpc: RpcId,
         cookie: u64,
         error: RpcError,
     },
     Released {
-        rpc: RpcId,
         outcome: Result<(), RpcError>,
     },
 }
@@ -255,17 +252,6 @@ impl Net {
         self.flight.insert((at, self.sent), (from, to, packet));
     }
 
-    pub(crate) fn inject(
-        &mut self,
-        to: usize,
-        from: SocketAddr,
-        packet: &[u8],
-    ) -> Result<(), Drop> {
-        let result = self.nodes[to].handle_packet(self.now, from, None, packet);
-        self.flush(to);
-        result
-    }
-
     pub(crate) fn check(&mut self, at: usize) {
         if self.checked
             && self.random_check()
@@ -297,19 +283,14 @@ impl Net {
                     Seen::Request { rpc, from, bytes }
                 }
                 Event::Response {
-                    rpc,
-                    cookie,
-                    message,
-                    ..
+                    cookie, message, ..
                 } => {
                     let bytes = message.to_vec();
                     self.nodes[at].recycle(self.now, message);
-                    Seen::Response { rpc, cookie, bytes }
+                    Seen::Response { cookie, bytes }
                 }
-                Event::Failed {
-                    rpc, cookie, error, ..
-                } => Seen::Failed { rpc, cookie, error },
-                Event::Released { rpc, outcome, .. } => Seen::Released { rpc, outcome },
+                Event::Failed { cookie, error, .. } => Seen::Failed { cookie, error },
+                Event::Released { outcome, .. } => Seen::Released { outcome },
                 other => panic!("{other:?}"),
             });
         }
@@ -369,11 +350,6 @@ impl Net {
         true
     }
 
-    pub(crate) fn run_for(&mut self, nanos: u64) {
-        let until = self.now.after(nanos);
-        while self.step(until) {}
-    }
-
     /// Runs echo servers everywhere until nothing is left to do; what clients saw, by cookie.
     pub(crate) fn echo_until_quiet(&mut self, limit_ns: u64) -> HashMap<(usize, u64), Seen> {
         let until = self.now.after(limit_ns);
@@ -397,10 +373,6 @@ impl Net {
                 return outcomes;
             }
         }
-    }
-
-    pub(crate) fn in_flight(&self) -> usize {
-        self.flight.len()
     }
 
     /// All state has drained.

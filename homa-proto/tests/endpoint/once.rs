@@ -477,7 +477,7 @@ fn one_event_in_any_order() {
                             to_answer.push(rpc);
                         }
                         Some(Event::Response { cookie, .. }) => {
-                            *ended.entry(cookie).or_insert(0) += 1
+                            *ended.entry(cookie).or_insert(0) += 1;
                         }
                         Some(Event::Released { outcome, .. }) => {
                             assert_eq!(outcome, Ok(()));

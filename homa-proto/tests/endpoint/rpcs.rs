@@ -1,7 +1,11 @@
 //! RPCs end to end over the in-memory link.
 #![cfg(feature = "alloc")]
 
-use crate::link::{Faults, Net, Seen, bytes_of};
+use std::collections::HashMap;
+
+use homa_proto::Instant;
+
+use crate::link::{Faults, Net, Random, Seen, bytes_of, config, limits, node};
 
 /// Each size from 1 byte to 3 packets and more, byte by byte.
 #[test]
@@ -58,8 +62,8 @@ fn faulty_run(seed: u64, faults: Faults) {
     net.check_every = 64;
     let count = 40;
     let mut started = 0;
-    let mut outcomes = std::collections::HashMap::new();
-    let mut ran = std::collections::HashMap::new();
+    let mut outcomes = HashMap::new();
+    let mut ran = HashMap::new();
     let end = net.now.after(20_000_000_000);
     loop {
         if started < count && net.random.permille(100) {
@@ -181,5 +185,157 @@ fn everything_at_once() {
                 late_ns: 500_000_000,
             },
         );
+    }
+}
+
+/// Links are cut and heal, packets are lost and come twice: at most once all the time, every RPC
+/// ends in one event, and once all is well again those that begin end well, soon.
+#[test]
+fn cuts_that_heal() {
+    for seed in 0..12 {
+        let mut net = Net::new(
+            (0..3)
+                .map(|i| node(config(), limits(), u128::from(seed) * 16 + i, 64 << 20))
+                .collect(),
+            seed,
+        );
+        net.check_every = 64;
+        net.faults = Faults {
+            loss: 20,
+            duplicate: 50,
+            reorder: 50,
+            corrupt: 0,
+            late_ns: 300_000_000,
+        };
+        let mut ran = HashMap::new();
+        let mut outcomes = HashMap::new();
+        let mut started = 0;
+        let mut healed: Option<Instant> = None;
+        let begin = net.now;
+        loop {
+            let age = net.now.nanos_since(begin);
+            if age < 4_000_000_000 {
+                // Every 200 ms the network is cut elsewhere, now and then nowhere.
+                let turn = Random::new(seed * 1_000 + age / 200_000_000).next();
+                let (a, b) = ((turn % 3) as usize, (turn / 3 % 3) as usize);
+                net.cut = if a == b { vec![] } else { vec![(a, b)] };
+            } else if healed.is_none() {
+                net.cut = vec![];
+                net.faults = Faults::default();
+                healed = Some(net.now);
+            }
+            let is_healed = healed.is_some();
+            if started < 60 || is_healed && started < 90 {
+                let from = net.random.below(3) as usize;
+                let to = (from + 1 + net.random.below(2) as usize) % 3;
+                let len = 8 + net.random.below(60_000) as usize;
+                let mut bytes = bytes_of(started, len);
+                bytes[..8].copy_from_slice(&started.to_le_bytes());
+                if net.request(from, to, bytes, started).is_ok() {
+                    if is_healed {
+                        outcomes.insert(started, None);
+                    }
+                    started += 1;
+                }
+            }
+            for at in 0..3 {
+                for seen in net.events(at) {
+                    match seen {
+                        Seen::Request { rpc, bytes, .. } => {
+                            let mut tag = [0; 8];
+                            tag.copy_from_slice(&bytes[..8]);
+                            let cookie = u64::from_le_bytes(tag);
+                            assert!(bytes[8..] == bytes_of(cookie, bytes.len())[8..]);
+                            assert!(
+                                ran.insert(cookie, ()).is_none(),
+                                "seed {seed}: {cookie} ran twice"
+                            );
+                            // The client may be gone by now.
+                            net.respond(
+                                at,
+                                rpc,
+                                bytes_of(!cookie, 1 + (cookie * 977 % 50_000) as usize),
+                            );
+                        }
+                        Seen::Response { cookie, bytes, .. } => {
+                            assert!(bytes == bytes_of(!cookie, bytes.len()));
+                            let old = outcomes.insert(cookie, Some(true));
+                            assert!(old.flatten().is_none(), "seed {seed}: two outcomes");
+                        }
+                        Seen::Failed { cookie, .. } => {
+                            let old = outcomes.insert(cookie, Some(false));
+                            assert!(
+                                old.is_none(),
+                                "seed {seed}: {cookie} fails in a sound network, or twice"
+                            );
+                        }
+                        Seen::Released { .. } => {}
+                    }
+                }
+            }
+            let next = match healed {
+                Some(at) if started == 90 => at.after(6_000_000_000),
+                _ => net.now.after(10_000_000),
+            };
+            if !net.step(next) && started == 90 {
+                break;
+            }
+        }
+        assert_eq!(outcomes.len(), 90, "seed {seed}");
+        assert!(outcomes.values().all(Option::is_some), "seed {seed}");
+        net.assert_idle();
+    }
+}
+
+/// Headers with bits flipped that a checksum missed: no panic, the books right, one outcome for
+/// each RPC, and nothing left at the end.
+#[test]
+fn corruption() {
+    for seed in 0..25 {
+        let mut net = Net::pair(seed);
+        net.check_every = 16;
+        net.faults = Faults {
+            loss: 10,
+            duplicate: 20,
+            corrupt: 60,
+            late_ns: 1_000_000,
+            ..Faults::default()
+        };
+        let mut outcomes = HashMap::new();
+        for cookie in 0..30u64 {
+            let len = 1 + net.random.below(60_000) as usize;
+            net.request(
+                cookie as usize % 2,
+                1 - cookie as usize % 2,
+                bytes_of(cookie, len),
+                cookie,
+            )
+            .unwrap();
+        }
+        let mut begun = net.now;
+        loop {
+            for at in 0..2 {
+                for seen in net.events(at) {
+                    match seen {
+                        Seen::Request { rpc, bytes, .. } => {
+                            net.respond(at, rpc, bytes);
+                        }
+                        Seen::Response { cookie, .. } | Seen::Failed { cookie, .. } => {
+                            assert!(outcomes.insert(cookie, ()).is_none(), "seed {seed}");
+                            begun = net.now;
+                        }
+                        Seen::Released { .. } => {}
+                    }
+                }
+            }
+            if outcomes.len() == 30 {
+                net.faults = Faults::default();
+            }
+            if !net.step(begun.after(30_000_000_000)) {
+                break;
+            }
+        }
+        assert_eq!(outcomes.len(), 30, "seed {seed}");
+        net.assert_idle();
     }
 }

@@ -1,10 +1,10 @@
 //! Whose silence counts, what it is answered with, and how it ends.
 
 use homa_proto::wire::ALL;
-use homa_proto::{Config, Event, Instant, RequestOptions, RpcError};
+use homa_proto::{Config, Event, Instant, Limits, RequestOptions, RpcError};
 
 use crate::hand::{Hand, MS, Sent, kinds, peer};
-use crate::link::{bytes_of, config, limits};
+use crate::link::{Net, Seen, bytes_of, config, limits, node};
 
 const PAYLOAD: u32 = 1416;
 const SECOND: u64 = 1_000 * MS;
@@ -171,7 +171,7 @@ fn granted_bytes_are_missing() {
         // The holes first, at once, for they have later data beyond them.
         let want = [(PAYLOAD, PAYLOAD), (4 * PAYLOAD, 3 * PAYLOAD)];
         assert_eq!(resends(&sent)[..2], want);
-        assert!(sent[0].0.nanos_since(start) <= MS / 2);
+        assert!(sent[0].0.nanos_since(start) <= MS);
         // Then everything, by silence.
         let tail = (8 * PAYLOAD, granted - 8 * PAYLOAD);
         let sent = hand.wait(20 * MS);
@@ -384,14 +384,31 @@ fn need_ack_to_a_vanished_client() {
     }
 }
 
-/// Server, OUTGOING, waiting for grants: no NEED_ACK, but bounded too.
+/// Server, OUTGOING, waiting for grants: the client is asked whether it still waits (a RESEND of
+/// no bytes). While it says so (BUSY) the response is kept, for as long as the client has better
+/// things to grant; else it goes, in bounded time.
 #[test]
-fn response_never_granted() {
+fn response_not_granted() {
+    let probes = |sent: &[(Instant, Sent)]| {
+        assert!(sent.iter().all(|(_, s)| s.resend() == Some((0, 0))));
+        sent.len()
+    };
     let mut hand = Hand::new();
     let rpc = hand.arrive(4, 10);
     hand.respond(rpc, 100_000);
-    let sent = hand.wait(5 * SECOND);
-    assert!(sent.is_empty());
+    for _ in 0..40 {
+        if probes(&hand.wait(250 * MS)) > 0 {
+            hand.busy(4).unwrap();
+        }
+        assert!(hand.event().is_none());
+    }
+    // Granted after 10 s, it goes on.
+    hand.grant(4, 30_000, 1).unwrap();
+    assert!(kinds(&hand.drain()).iter().all(|&kind| kind == "DATA"));
+    let sent = hand.wait(1_990 * MS);
+    assert!((2..=10).contains(&probes(&sent)));
+    assert!(hand.event().is_none());
+    hand.wait(20 * MS);
     assert!(matches!(
         hand.event(),
         Some(Event::Released {
@@ -400,6 +417,63 @@ fn response_never_granted() {
         })
     ));
     assert_eq!(hand.node.poll_timeout(), None);
+    // A client that knows nothing of it any more says so, and the state goes at once.
+    let rpc = hand.arrive(6, 10);
+    hand.respond(rpc, 100_000);
+    while probes(&hand.wait(10 * MS)) == 0 {}
+    hand.unknown(6).unwrap();
+    assert_eq!(hand.node.stats().clients_gone, 1);
+}
+
+/// Long responses from many servers to one client: the last is granted nothing for longer than all time-outs,
+/// and arrives all the same.
+#[test]
+fn a_response_that_waits_long_for_its_turn() {
+    let slow = Config {
+        link_bps: 100_000_000,
+        rtt_ns: 100_000,
+        max_overcommit: 1,
+        fifo_permille: 0,
+        ..config()
+    };
+    let limits = Limits {
+        peers: 16,
+        ..limits()
+    };
+    let nodes = (0..13)
+        .map(|i| node(slow.clone(), limits, i, 128 << 20))
+        .collect();
+    let mut net = Net::new(nodes, 1);
+    net.check_every = 500;
+    for cookie in 0..12 {
+        net.request(0, 1 + cookie as usize, vec![1; 10], cookie)
+            .unwrap();
+    }
+    let start = net.now;
+    let mut done = 0;
+    loop {
+        for at in 1..13 {
+            for seen in net.events(at) {
+                if let Seen::Request { rpc, .. } = seen {
+                    net.respond(at, rpc, bytes_of(1, 4_000_000));
+                }
+            }
+        }
+        for seen in net.events(0) {
+            match seen {
+                Seen::Response { bytes, .. } => {
+                    assert_eq!(bytes.len(), 4_000_000);
+                    done += 1;
+                }
+                other => panic!("after {done}: {other:?}"),
+            }
+        }
+        if !net.step(start.after(20 * SECOND)) {
+            break;
+        }
+    }
+    assert_eq!(done, 12);
+    net.assert_idle();
 }
 
 /// A grant is a new turn of the sender: its silence counts from there.

@@ -1,12 +1,10 @@
 //! When the endpoint wants to be called, and how much it does then.
 
 use homa_proto::wire::ALL;
-use homa_proto::{
-    Config, Event, HeapBuffers, Instant, Limits, RequestOptions, RpcError, TimeoutReason,
-};
+use homa_proto::{Config, Event, Instant, Limits, RequestOptions, RpcError, TimeoutReason};
 
 use crate::hand::{Hand, MS, Sent, kinds, peer};
-use crate::link::{Faults, Net, Seen, addr, bytes_of, config, limits, node};
+use crate::link::{Faults, Net, Seen, bytes_of, config, limits, node};
 
 const PAYLOAD: u32 = 1416;
 const SECOND: u64 = 1_000 * MS;
@@ -152,7 +150,7 @@ fn bounded_work_with_many_rpcs() {
         peers: 64,
         ended: 16,
     };
-    let mut node = crate::link::node(config, limits, 3, 1 << 20);
+    let mut node = node(config, limits, 3, 1 << 20);
     let mut now = Instant::from_nanos(MS);
     let mut buffer = vec![0; 65_536];
     for n in 0..COUNT {
@@ -201,7 +199,7 @@ fn bounded_work_with_many_rpcs() {
     }
     assert_eq!(failed, COUNT);
     assert!(slices > 0);
-    assert!(now.nanos_since(start) <= 2 * SECOND, "{:?}", now);
+    assert!(now.nanos_since(start) <= 2 * SECOND, "{now:?}");
     node.check_invariants().unwrap();
 }
 
@@ -349,5 +347,4 @@ fn acknowledgements_are_delayed_and_batched() {
     hand.data(id, 10, 10, 0..10).unwrap();
     let (_, _, sent) = hand.request(10);
     assert_eq!(sent[0].data().unwrap().0.ack.unwrap().client_id, id ^ 1);
-    let _ = (addr(0), HeapBuffers::new(0), node(config(), limits(), 1, 0));
 }
