@@ -212,7 +212,7 @@ mod tests {
             sent.resends += 1;
             for _ in 0..15 {
                 sent.data += 40;
-                sent.joined += u64::from(gso);
+                sent.joined += 1;
                 sent.again += 40;
                 assert_eq!(bursts.observe(sent), None);
             }
