@@ -15,6 +15,8 @@ use crate::sys::{Ask, BATCH, Incoming, Outgoing, RECEIVE_LEN, SEND_LEN, Sys};
 /// Bytes to gather before they are handed over. Memory that fits the processor's cache is read
 /// by the kernel while it is still warm.
 const SEND_MEMORY: usize = 2 * SEND_LEN.next_multiple_of(64);
+/// The most datagrams in one message that every Linux with GSO takes.
+const MAX_SEGMENTS: usize = 64;
 /// About how many bytes to receive in one call, for the same reason.
 const RECEIVE_BYTES: usize = 128 * 1024;
 /// How long to wait when the system has no memory for a datagram: nothing tells when it has.
@@ -632,6 +634,24 @@ fn part(message: &Outgoing, at: usize, size: usize) -> Outgoing {
     }
 }
 
+/// `first` and, right behind it in memory, `second` as one message, if datagrams of the same
+/// length go to the same place: one call, and one way through the kernel, for both.
+fn join(first: &Outgoing, second: &Outgoing) -> Option<Outgoing> {
+    let size = first.segment_size.map_or(first.len, usize::from);
+    let step = second.segment_size.map_or(second.len, usize::from);
+    let len = first.len + second.len;
+    // Only the last datagram may be shorter.
+    let equal = first.len.is_multiple_of(size)
+        && (step == size || (step < size && second.segment_size.is_none()));
+    let alike = (first.to, first.local, first.tos) == (second.to, second.local, second.tos);
+    let fits = len <= SEND_LEN && len.div_ceil(size) <= MAX_SEGMENTS;
+    (equal && alike && fits && first.start + first.len == second.start).then_some(Outgoing {
+        len,
+        segment_size: u16::try_from(size).ok(),
+        ..*first
+    })
+}
+
 /// Bytes of packets that `got` bytes of receive buffer hold for sure. Linux counts the memory
 /// that packets lie in: up to a page and some for each packet of 1500 bytes, depending on the
 /// network card.
@@ -720,9 +740,15 @@ impl Queue {
     }
 
     fn push(&mut self, item: Outgoing) {
-        if item.len > 0 {
-            // The next starts on a cache line of its own.
-            self.end = (item.start + item.len).next_multiple_of(64);
+        if item.len == 0 {
+            return;
+        }
+        self.end = item.start + item.len;
+        if let Some(last) = self.items[self.gone..].last_mut()
+            && let Some(joined) = join(last, &item)
+        {
+            *last = joined;
+        } else {
             self.items.push(item);
         }
     }

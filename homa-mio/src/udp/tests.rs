@@ -31,6 +31,8 @@ fn plain(address: &str) -> Plain {
 }
 
 /// Queues datagrams of `size` bytes, each filled with its number, the last one `last` long.
+///
+/// Flushes first if the queue is full.
 fn queue<S: Sys>(
     udp: &mut Udp<S>,
     to: SocketAddr,
@@ -39,6 +41,9 @@ fn queue<S: Sys>(
     size: usize,
     last: usize,
 ) {
+    if udp.room().is_none() {
+        udp.flush(Instant::ZERO).unwrap();
+    }
     let room = udp.room().expect("room in the queue");
     let len = (count - 1) * size + last;
     for (number, bytes) in (first..).zip(room[..len].chunks_mut(size)) {
@@ -530,6 +535,40 @@ fn a_poor_system_is_told_of_and_worked_with() {
     queue(&mut udp, receiver.local_addr().unwrap(), 0, 40, 1400, 9);
     udp.flush(Instant::ZERO).unwrap();
     assert_numbered(&receive_all(&receiver, 40), 40, 1400, 9);
+}
+
+#[test]
+fn equal_datagrams_to_one_peer_leave_together() {
+    let (a, b) = (plain(V4), plain(V4));
+    let (to_a, to_b) = (a.local_addr().unwrap(), b.local_addr().unwrap());
+    let mut udp = bind(V4, Os);
+    // Sixteen bursts' worth of small ones, and what does not go with its neighbours.
+    for number in 0..100 {
+        queue(&mut udp, to_a, number, 1, 28, 28);
+    }
+    queue(&mut udp, to_a, 100, 1, 20, 20);
+    queue(&mut udp, to_a, 101, 1, 28, 28);
+    queue(&mut udp, to_b, 0, 1, 28, 28);
+    queue(&mut udp, to_b, 1, 5, 28, 10);
+    queue(&mut udp, to_b, 6, 1, 10, 10);
+    udp.flush(Instant::ZERO).unwrap();
+    let lengths =
+        |datagrams: Vec<Vec<u8>>| -> Vec<_> { datagrams.iter().map(|d| (d[0], d.len())).collect() };
+    let mut expected: Vec<_> = (0..100).map(|i| (i, 28)).collect();
+    expected.extend([(100, 20), (101, 28)]);
+    assert_eq!(lengths(receive_all(&a, 102)), expected);
+    let expected = [
+        (0, 28),
+        (1, 28),
+        (2, 28),
+        (3, 28),
+        (4, 28),
+        (5, 10),
+        (6, 10),
+    ];
+    assert_eq!(lengths(receive_all(&b, 7)), expected);
+    // 64, 36 + 1, 1; 1 + 5, 1.
+    assert_eq!((udp.io.send_calls, udp.io.joined_sent), (1, 3));
 }
 
 /// A small generator of arbitrary numbers.
