@@ -256,7 +256,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     fn silence_expired(&mut self, now: Instant, idx: u32) {
         let rpc = &self.rpcs[idx];
         let silent_ns = now.nanos_since(rpc.heard);
-        if silent_ns >= self.config.timeout_ns && rpc.tries >= MIN_TRIES {
+        if silent_ns >= self.config.timeout_ns && rpc.unanswered >= MIN_TRIES {
             self.give_up(now, idx);
             return;
         }
@@ -266,6 +266,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         }
         let rpc = &mut self.rpcs[idx];
         rpc.tries = rpc.tries.saturating_add(1);
+        rpc.unanswered = rpc.unanswered.saturating_add(1);
         if rpc.state == State::ClientOutgoing {
             rpc.asked = now;
             rpc.was_asked = true;
@@ -631,6 +632,9 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
                 }
                 None => {
                     self.peers.unlink(&mut self.unparking, peer::dim::UNPARK, p);
+                    if next.is_some() {
+                        self.ask_for_news(p);
+                    }
                 }
             }
         }

@@ -128,8 +128,10 @@ pub(crate) struct RpcSlot<M, B> {
     pub(crate) state: State,
     pub(crate) pending: Pending,
     pub(crate) grant: GrantState,
-    /// RESENDs since something was heard of the RPC.
+    /// RESENDs since the RPC went on: BUSY does not clear it, so that a busy peer is asked ever less.
     pub(crate) tries: u8,
+    /// RESENDs since anything was heard of the RPC: BUSY clears it too.
+    pub(crate) unanswered: u8,
     /// RESENDs since the last DATA packet of the RPC: BUSY does not clear it.
     pub(crate) asks_without_data: u8,
     /// It holds a place among the RESENDs to its peer, which are spread out in time.
@@ -182,6 +184,7 @@ impl<M, B> RpcSlot<M, B> {
             pending: Pending(0),
             grant: GrantState::None,
             tries: 0,
+            unanswered: 0,
             asks_without_data: 0,
             has_turn: false,
             was_asked: false,
@@ -218,6 +221,7 @@ impl<M, B> RpcSlot<M, B> {
         self.pending = Pending::default();
         self.grant = GrantState::None;
         self.tries = 0;
+        self.unanswered = 0;
         self.asks_without_data = 0;
         self.has_turn = false;
         self.was_asked = false;

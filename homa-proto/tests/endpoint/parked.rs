@@ -73,3 +73,41 @@ fn parked_requests_end_like_others() {
     );
     net.assert_idle();
 }
+
+/// A server that is at work on many requests, and so has nothing to say of its own accord, is no
+/// reason to wait: it is asked, and all requests are with it after as many round trips as there
+/// are limits to fill. None of them is given up, however long the work takes.
+#[test]
+fn a_busy_server_is_asked_and_gets_everything() {
+    let mut net = net(10_000);
+    net.checked = false;
+    for cookie in 0..500u64 {
+        net.request(0, 1, vec![7; 100], cookie).unwrap();
+    }
+    let start = net.now;
+    let until = start.after(2_000_000);
+    while net.step(until) {}
+    let stats = *net.nodes[0].stats();
+    assert_eq!(stats.message_bytes_sent, 50_000, "{stats:?}");
+    let mut requests = Vec::new();
+    let until = start.after(4_000_000_000);
+    loop {
+        for seen in net.events(1) {
+            if let Seen::Request { rpc, .. } = seen {
+                requests.push(rpc);
+            }
+        }
+        if !net.step(until) {
+            break;
+        }
+    }
+    assert_eq!(requests.len(), 500);
+    for rpc in requests {
+        assert!(net.respond(1, rpc, vec![1]));
+    }
+    let seen = net.echo_until_quiet(1_000_000_000);
+    let answered = seen
+        .values()
+        .filter(|seen| matches!(seen, Seen::Response { .. }));
+    assert_eq!(answered.count(), 500);
+}
