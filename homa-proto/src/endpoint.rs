@@ -197,6 +197,12 @@ pub struct Endpoint<'a, M, S: BufferSource> {
     next_id: u64,
     pub(crate) births: u64,
     pub(crate) free_rpcs: List,
+    /// Slots taken by requests of this endpoint.
+    pub(crate) clients: usize,
+    /// This endpoint has sent a request.
+    pub(crate) has_asked: bool,
+    /// A request has come, taken or not.
+    pub(crate) was_asked: bool,
     free_peers: List,
     /// Peers without RPCs, least recently used first.
     pub(crate) idle_peers: List,
@@ -208,6 +214,8 @@ pub struct Endpoint<'a, M, S: BufferSource> {
     pub(crate) peer_control: List,
     /// Peers with acknowledgements that wait, in the order in which they become due.
     pub(crate) ack_order: List,
+    /// Peers some of whose parked requests may begin.
+    pub(crate) unparking: List,
     /// Answers to packets of unknown RPCs.
     pub(crate) replies: Replies,
     /// The peer of the last packet.
@@ -319,6 +327,9 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
             next_id: ((random.next_u64() >> 2) | 2) & !1,
             births: 0,
             free_rpcs,
+            clients: 0,
+            has_asked: false,
+            was_asked: false,
             free_peers,
             idle_peers: List::EMPTY,
             acks: Acks::new(storage.acks),
@@ -326,6 +337,7 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
             control: List::EMPTY,
             peer_control: List::EMPTY,
             ack_order: List::EMPTY,
+            unparking: List::EMPTY,
             replies: Replies::new(),
             last_peer: 0,
             more_work: false,
@@ -404,7 +416,7 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
         if options.deadline.is_some_and(|deadline| deadline <= now) {
             return Err(SendErrorKind::DeadlineExceeded);
         }
-        if self.free_rpcs.first().is_none() {
+        if self.free_rpcs.first().is_none() || self.clients >= self.most_of_a_half() {
             return Err(SendErrorKind::RpcsFull);
         }
         let p = self
@@ -418,6 +430,7 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
         let idx = self
             .allocate(p, id, local_port, to.port)
             .ok_or(SendErrorKind::RpcsFull)?;
+        self.has_asked = true;
         let rpc = &mut self.rpcs[idx];
         rpc.state = State::ClientOutgoing;
         rpc.cookie = options.cookie;
@@ -757,6 +770,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         self.peers
             .unlink(&mut self.peer_control, peer::dim::CONTROL, p);
         self.peers.unlink(&mut self.ack_order, peer::dim::ACKS, p);
+        self.peers.unlink(&mut self.unparking, peer::dim::UNPARK, p);
         // What it should still be told it asks for.
         while self.acks.pop(&mut self.peers[p].acks).is_some() {}
         self.peers[p].in_use = false;
@@ -772,6 +786,14 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         })
     }
 
+    /// Slots that one half may take: all, unless the other half is in use too. Endpoints whose slots
+    /// are all taken by requests to each other would wait for each other until they time out.
+    pub(crate) fn most_of_a_half(&self) -> usize {
+        let slots = self.rpcs.len();
+        let is_both = self.has_asked && self.was_asked;
+        slots.saturating_sub(if is_both { slots / 4 } else { 0 })
+    }
+
     /// A slot for a new RPC.
     pub(crate) fn allocate(
         &mut self,
@@ -783,6 +805,9 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         let idx = self.rpcs.pop_front(&mut self.free_rpcs, dim::QUEUE)?;
         let rpc = &mut self.rpcs[idx];
         rpc.reset();
+        if id & 1 == 0 {
+            self.clients = self.clients.saturating_add(1);
+        }
         rpc.id = id;
         rpc.peer = p;
         rpc.local_port = local_port;
@@ -805,6 +830,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             return;
         }
         rpc.pending = crate::rpc::Pending::default();
+        self.heard_of(idx);
         self.stop_sending(self.now, idx);
         self.rpcs.unlink(&mut self.control, dim::CONTROL, idx);
         self.grants.forget(&mut self.rpcs, &mut self.peers, idx);
@@ -823,6 +849,9 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         let rpc = &mut self.rpcs[idx];
         let p = rpc.peer;
         rpc.state = State::Free;
+        if rpc.id & 1 == 0 {
+            self.clients = self.clients.saturating_sub(1);
+        }
         rpc.generation = rpc.generation.wrapping_add(1);
         rpc.out.message = None;
         if let Some(buffer) = rpc.inc.buffer.take() {

@@ -18,6 +18,8 @@ use crate::wire::{self, AckEntry, Common, DataView, View};
 
 /// Shortest time between two CUTOFFS to one peer, in nanoseconds.
 const CUTOFFS_INTERVAL_NS: u64 = 1_000_000;
+/// RESENDs for a response that brought none of it, after which the server is no longer told to be patient.
+const MAX_ASKS_WHILE_BUSY: u8 = 4;
 
 impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     /// Takes in one packet (the payload of one datagram): `from` is its source address, `local`
@@ -77,6 +79,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             if rpc.local_port != common.dest_port || rpc.peer_port != common.source_port {
                 return Err(Drop::Mismatch);
             }
+            self.heard_of(idx);
         }
         match (view, p, idx) {
             (View::Data(data), _, _) => self.on_data(now, from, local, p, idx, &data),
@@ -429,7 +432,16 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
                 self.ask_if_overdue(now, idx);
                 Ok(())
             }
-            State::ServerArrived | State::ServerInService | State::ClientIncoming => {
+            State::ServerArrived | State::ServerInService => {
+                self.respond(idx, Pending::BUSY);
+                Ok(())
+            }
+            // A server that asks for a request which it has begun to answer has restarted. If no more of
+            // the response comes either, both sides would keep each other alive by being busy.
+            State::ClientIncoming => {
+                if self.rpcs[idx].asks_without_data >= MAX_ASKS_WHILE_BUSY {
+                    return Err(Drop::Stale);
+                }
                 self.respond(idx, Pending::BUSY);
                 Ok(())
             }
@@ -568,5 +580,5 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
 
 /// Whether a message of one short packet waits to be sent for the first time.
 fn rpcs_is_short_queued<M, B>(rpcs: &Table<'_, RpcSlot<M, B>>, idx: u32) -> bool {
-    rpcs[idx].state.sends() && rpcs.is_listed(dim::QUEUE, idx)
+    rpcs[idx].state.sends() && rpcs.is_listed(dim::QUEUE, idx) && !rpcs[idx].is_parked
 }

@@ -33,7 +33,9 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         if self.ended.contains(from, id, hash) {
             return Err(Drop::EndedRpc);
         }
-        if self.live_rpcs() == self.rpcs.len() {
+        self.was_asked = true;
+        let servers = self.live_rpcs().saturating_sub(self.clients);
+        if self.live_rpcs() == self.rpcs.len() || servers >= self.most_of_a_half() {
             return Err(Drop::RpcsFull);
         }
         let p = match p {

@@ -69,7 +69,8 @@ impl<T> DerefMut for Slice<'_, T> {
 /// Sizes of an endpoint's tables.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// RPCs live at once, both halves together.
+    /// RPCs live at once, both halves together. Where an endpoint both asks and answers, neither half
+    /// takes more than three quarters, so that endpoints full of requests to each other can answer.
     pub rpcs: usize,
     /// Peers known at once.
     pub peers: usize,

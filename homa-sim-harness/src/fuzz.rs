@@ -667,9 +667,18 @@ fn watch(
 mod tests {
     use super::*;
 
+    /// Seeds that have found something in the core, and what.
+    const FOUND: [u64; 2] = [
+        // Endpoints full of requests to each other could not answer any.
+        6262,
+        // A client with half a response and the restarted server, which wanted the request again, told each
+        // other for ever that they were busy.
+        14_538,
+    ];
+
     #[test]
     fn a_few_hundred_seeds() {
-        for seed in 0..300 {
+        for seed in (0..300).chain(FOUND) {
             let verdict = play(seed, 0);
             assert_eq!(
                 verdict.violation, None,

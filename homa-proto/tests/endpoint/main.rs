@@ -10,6 +10,7 @@ mod buffers;
 mod grants;
 mod losses;
 mod once;
+mod parked;
 mod peers;
 mod priorities;
 mod rpcs;
