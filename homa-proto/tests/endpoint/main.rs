@@ -1,4 +1,5 @@
 //! The endpoint as its callers and its peers see it: rules first, then everything at once.
+#![cfg(feature = "alloc")]
 
 mod hand;
 mod link;
