@@ -9,7 +9,7 @@ use crate::transport::{Client, Outcome, Pair, Reply, Server};
 
 /// A client and a server, both spinning.
 pub fn pair(reply: Reply) -> Result<Pair> {
-    let bind = || -> Result<Socket> { Ok(options(reply).bind((Ipv4Addr::LOCALHOST, 0).into())?) };
+    let bind = || -> Result<Socket> { Ok(options().bind((Ipv4Addr::LOCALHOST, 0).into())?) };
     let (client, server) = (bind()?, bind()?);
     let to = server.local_addr();
     Ok((
@@ -21,16 +21,8 @@ pub fn pair(reply: Reply) -> Result<Pair> {
     ))
 }
 
-/// Grants that cover what two threads exchange while they wait for each other, for bulk
-/// transfer: short messages have nothing to gain there.
-const BULK_GRANTED: u64 = 2_000_000;
-
-fn options(reply: Reply) -> Options {
-    let mut options = Socket::builder().wait(Wait::Spin);
-    if reply == Reply::FirstByte {
-        options.config().max_incoming = BULK_GRANTED;
-    }
-    options
+fn options() -> Options {
+    Socket::builder().wait(Wait::Spin)
 }
 
 #[derive(Debug)]
@@ -56,7 +48,7 @@ impl Client for HomaClient {
             feature("DSCP priorities", stats.priorities),
             format!("link speed {speed}"),
             format!("{} unscheduled bytes", config.unscheduled_bytes),
-            format!("at most {} bytes granted", config.max_incoming),
+            format!("at most {} bytes granted", config.incoming_limit()),
         ]
         .join(", ")
     }

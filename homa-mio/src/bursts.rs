@@ -1,9 +1,10 @@
 //! Noticing that bursts do not arrive.
 //!
 //! Some network cards and middleboxes drop whatever is sent with GSO, and tell nobody: short
-//! messages work, longer ones crawl from one RESEND to the next. So when most of what is sent has
-//! been sent before, GSO is left off for a trial. If that helps it stays off for a long while; if
-//! not, the loss has another cause.
+//! messages work, longer ones crawl from one RESEND to the next. So when much of what is sent has
+//! been sent twice before, and no GRANT shows that any burst arrived, GSO is left off for a trial.
+//! If that helps several times in a row it stays off for a long while; if not, the loss has
+//! another cause.
 
 /// A window ends with so many RESENDs. A few packets lost, or a peer that stalls and then asks
 /// for everything once, do not make a window in which most is sent again: much else is sent
@@ -29,10 +30,13 @@ enum State {
 pub(crate) struct Sent {
     /// Packets of data.
     pub(crate) data: u64,
-    /// Those among them that were sent again.
+    /// Those among them that were sent for a third time or more: a peer that was slow to look at
+    /// what it had received asks once too often, not twice.
     pub(crate) again: u64,
     /// RESENDs that have come, and RPC_UNKNOWNs: to those the answer is the whole message again.
     pub(crate) resends: u64,
+    /// GRANTs that have come. A receiver grants as data arrives: where GRANTs come, bursts do.
+    pub(crate) grants: u64,
 }
 
 /// What to do about GSO.
@@ -49,7 +53,13 @@ pub(crate) struct Bursts {
     start: Sent,
     /// Windows to rest after a trial, with GSO on or off: twice as many each time.
     rest: u32,
+    /// Trials in a row that helped, with GSO failing again between them. One alone may be a
+    /// coincidence: the host had been busy.
+    helped: u8,
 }
+
+/// Trials that must have helped in a row before GSO is left off.
+const TRIALS: u8 = 3;
 
 impl Bursts {
     pub(crate) fn new() -> Self {
@@ -57,6 +67,7 @@ impl Bursts {
             state: State::On { rest: 0 },
             start: Sent::default(),
             rest: 256,
+            helped: 0,
         }
     }
 
@@ -67,22 +78,28 @@ impl Bursts {
         if resends < RESENDS && data < PACKETS {
             return None;
         }
+        let mostly_again =
+            resends >= RESENDS && again > data / 3 && sent.grants == self.start.grants;
         self.start = sent;
-        let mostly_again = resends >= RESENDS && again > data / 2;
         let (state, verdict) = match self.state {
             State::On { rest: 0 } if mostly_again => (State::Settling, Some(Verdict::TurnOff)),
-            State::On { rest } => (
-                State::On {
-                    rest: rest.saturating_sub(1),
-                },
-                None,
-            ),
+            State::On { rest } => {
+                self.helped = 0;
+                let rest = rest.saturating_sub(1);
+                (State::On { rest }, None)
+            }
             State::Settling => (State::Judging, None),
             State::Judging if mostly_again => {
+                self.helped = 0;
                 let rest = self.lengthen_rest();
                 (State::On { rest }, Some(Verdict::TurnOn))
             }
+            State::Judging if self.helped + 1 < TRIALS => {
+                self.helped += 1;
+                (State::On { rest: 0 }, Some(Verdict::TurnOn))
+            }
             State::Judging => {
+                self.helped = 0;
                 let rest = self.lengthen_rest();
                 (State::Off { rest }, None)
             }
@@ -115,7 +132,7 @@ mod tests {
             off += u32::from(!gso);
             for tries in 0..10 {
                 sent.data += 40;
-                sent.again += if tries > 0 { 40 } else { 0 };
+                sent.again += if tries > 1 { 40 } else { 0 };
                 match bursts.observe(sent) {
                     Some(Verdict::TurnOff) => gso = false,
                     Some(Verdict::TurnOn) => gso = true,
@@ -148,6 +165,19 @@ mod tests {
     fn where_everything_is_lost_anyway_trials_become_rare() {
         let (off, _) = messages_off(100_000, 90, 90);
         assert!(off > 0 && off < 1000, "{off} messages without GSO");
+    }
+
+    #[test]
+    fn gso_stays_on_while_bursts_arrive_however_late() {
+        let mut bursts = Bursts::new();
+        let mut sent = Sent::default();
+        for _ in 0..10_000 {
+            sent.data += 40;
+            sent.again += 35;
+            sent.resends += 3;
+            sent.grants += 1;
+            assert_eq!(bursts.observe(sent), None);
+        }
     }
 
     #[test]

@@ -117,7 +117,10 @@ impl fmt::Debug for Message {
 /// Where dropped messages go until their pool takes them up.
 #[derive(Default)]
 struct Home {
+    /// `returned` is not empty.
     some: AtomicBool,
+    /// Something has returned that the driver has not noticed.
+    news: AtomicBool,
     returned: Mutex<Returned>,
 }
 
@@ -135,7 +138,9 @@ impl Home {
         if !memory.is_empty() {
             returned.memory.push(memory);
         }
-        self.some.store(true, Ordering::Release);
+        // Under the lock, which orders them after what they tell of.
+        self.some.store(true, Ordering::Relaxed);
+        self.news.store(true, Ordering::Relaxed);
     }
 
     // Nothing that runs under the lock stops half-way, so a poisoned lock is as good.
@@ -181,11 +186,12 @@ impl Pool {
 
     /// Takes up what has been dropped since the last call.
     fn collect(&mut self) {
-        if !self.home.some.swap(false, Ordering::Acquire) {
+        if !self.home.some.load(Ordering::Relaxed) {
             return;
         }
         let mut memory = std::mem::take(&mut self.spare);
         let mut returned = self.home.lock();
+        self.home.some.store(false, Ordering::Relaxed);
         std::mem::swap(&mut returned.memory, &mut memory);
         self.out -= std::mem::take(&mut returned.bytes);
         drop(returned);
@@ -249,8 +255,6 @@ impl BufferSource for Pool {
             self.out -= memory.len();
             self.keep(memory);
         }
-        // The core may give nothing back but a hint that something has come back by itself.
-        self.collect();
     }
 
     fn max_len(&self) -> usize {
@@ -262,12 +266,22 @@ impl BufferSource for Pool {
     }
 }
 
-/// Shows whether messages have been dropped that the pool has not taken up.
+/// Tells whether messages have been dropped.
 pub(crate) struct Returns(Arc<Home>);
 
 impl Returns {
+    /// Whether there was any since [`take`](Self::take).
     pub(crate) fn any(&self) -> bool {
-        self.0.some.load(Ordering::Relaxed)
+        self.0.news.load(Ordering::Relaxed)
+    }
+
+    /// Whether there was any since the last call.
+    pub(crate) fn take(&self) -> bool {
+        let any = self.any();
+        if any {
+            self.0.news.store(false, Ordering::Relaxed);
+        }
+        any
     }
 }
 
@@ -285,6 +299,7 @@ mod tests {
         assert!(!returns.any());
         std::thread::spawn(move || drop(message)).join().unwrap();
         assert!(returns.any());
+        assert!(returns.take() && !returns.take());
         let again = pool.take(600).unwrap();
         assert!(!returns.any());
         assert_eq!(

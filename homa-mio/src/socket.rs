@@ -450,9 +450,8 @@ impl<S: Sys> Socket<S> {
             self.active = now;
             self.unsent = true;
         }
-        if self.returns.any() {
-            // An empty buffer: those that have returned are picked up along with it.
-            self.endpoint.recycle(now, Message::default());
+        if self.returns.take() {
+            // Messages that wait for memory are served before the next packets are written.
             self.unsent = true;
         }
         if let Some((due, _)) = self.endpoint.poll_timeout()
@@ -478,8 +477,9 @@ impl<S: Sys> Socket<S> {
         }
         let sent = Sent {
             data: stats.data_sent,
-            again: stats.retransmits_sent,
+            again: stats.retransmits_repeated,
             resends: stats.resends_received.wrapping_add(stats.unknowns_received),
+            grants: stats.grants_received,
         };
         match self.bursts.observe(sent) {
             Some(Verdict::TurnOff) => self.udp.gso = lost,

@@ -143,7 +143,8 @@ io_stats! {
     bytes_sent,
     /// Transmissions of several datagrams at once (GSO).
     joined_sent,
-    /// Datagrams received that met congestion (ECN).
+    /// Datagrams received that met congestion (ECN), if
+    /// [`Options::count_congestion`](crate::Options::count_congestion) is on.
     congestion_marked,
     /// Receptions cut off because the buffer was too short: what was whole was used.
     truncated,

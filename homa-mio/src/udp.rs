@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+use std::ops::{Deref, DerefMut};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
@@ -30,8 +31,41 @@ pub(crate) struct Wanted {
     pub(crate) gso: bool,
     pub(crate) gro: bool,
     pub(crate) priorities: bool,
+    pub(crate) count_congestion: bool,
     pub(crate) receive_buffer: usize,
     pub(crate) send_buffer: usize,
+}
+
+/// Bytes that start on a cache line. Copying from the kernel to an address that is not a multiple
+/// of 32 takes three times as long on some processors.
+struct Lines {
+    memory: Box<[u8]>,
+    start: usize,
+    len: usize,
+}
+
+impl Lines {
+    const SIZE: usize = 64;
+
+    fn new(len: usize) -> Self {
+        let memory = vec![0; len + Self::SIZE].into_boxed_slice();
+        // "Impossible", which the documentation allows it to say, would only be slow.
+        let start = memory.as_ptr().align_offset(Self::SIZE).min(Self::SIZE);
+        Self { memory, start, len }
+    }
+}
+
+impl Deref for Lines {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.memory[self.start..][..self.len]
+    }
+}
+
+impl DerefMut for Lines {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.memory[self.start..][..self.len]
+    }
 }
 
 /// What an error of the system is about.
@@ -110,7 +144,7 @@ pub(crate) struct Udp<S> {
     local: SocketAddr,
     /// The ECN bits of what is sent.
     ecn: u8,
-    receive_memory: Box<[u8]>,
+    receive_memory: Lines,
     incoming: [Incoming; BATCH],
     /// How many receptions to ask for in the next call.
     ask: usize,
@@ -145,8 +179,7 @@ impl<S: Sys> Udp<S> {
             Reason::NotNeeded,
             Ask::ReceiveLocal,
         );
-        // Only for a counter.
-        let _ = feature(true, Reason::Disabled, Ask::ReceiveTos);
+        let _ = feature(wanted.count_congestion, Reason::Disabled, Ask::ReceiveTos);
         let priorities = if wanted.priorities {
             Feature::On
         } else {
@@ -174,7 +207,7 @@ impl<S: Sys> Udp<S> {
             send_buffer,
             local,
             ecn,
-            receive_memory: vec![0; BATCH * RECEIVE_LEN].into_boxed_slice(),
+            receive_memory: Lines::new(BATCH * RECEIVE_LEN),
             incoming: [Incoming::NONE; BATCH],
             ask: 1,
             queue: Queue::new(),
@@ -318,7 +351,7 @@ impl<S: Sys> Udp<S> {
             debug_assert!(false, "the address was checked when the request was made");
             return;
         };
-        self.queue.push(Outgoing {
+        let message = Outgoing {
             to,
             local: transmit.local,
             tos: Some((transmit.priority << 5) | self.ecn),
@@ -328,7 +361,8 @@ impl<S: Sys> Udp<S> {
                 .segment_size
                 .filter(|&size| size < transmit.len)
                 .and_then(|size| u16::try_from(size).ok()),
-        });
+        };
+        self.queue.push(self.without_what_is_off(message));
     }
 
     pub(crate) fn is_idle(&self) -> bool {
@@ -357,19 +391,17 @@ impl<S: Sys> Udp<S> {
         self.want_writable = false;
         let mut retried = false;
         let mut interruptions = 0;
-        let mut window = [NOTHING; BATCH];
-        loop {
-            let count = self.fill(&mut window);
-            let messages = &window[..count];
-            let Some(front) = messages.first() else {
-                return Ok(());
+        while !self.queue.is_empty() {
+            let result = if self.gso.is_on() {
+                self.send_joined()
+            } else {
+                self.send_singly()
             };
-            let error = match self.send_call(messages) {
+            let error = match result {
                 // A system that takes nothing and says nothing is as good as busy.
                 Ok(0) => io::ErrorKind::WouldBlock.into(),
-                Ok(sent) => {
+                Ok(_) => {
                     retried = false;
-                    self.sent(&messages[..sent]);
                     continue;
                 }
                 Err(error) => error,
@@ -392,43 +424,48 @@ impl<S: Sys> Udp<S> {
                 _ if !retried => retried = true,
                 _ => {
                     retried = false;
-                    let front = *front;
-                    match self.send_plainer(&front, error.raw_os_error().unwrap_or(0)) {
-                        Plainer::Sent => {}
-                        Plainer::Refused => {
-                            self.io.not_sent += front.datagrams() as u64;
-                            self.queue.consume(front.len);
-                        }
-                        Plainer::Later => {
-                            self.blocked_until = Some(now.after(NO_BUFFERS_PAUSE_NS));
-                            return Ok(());
-                        }
+                    if !self.send_plainer(error.raw_os_error().unwrap_or(0)) {
+                        self.blocked_until = Some(now.after(NO_BUFFERS_PAUSE_NS));
+                        return Ok(());
                     }
                 }
             }
         }
+        Ok(())
     }
 
-    /// The front of the queue as messages that the features in use allow.
-    fn fill(&self, window: &mut [Outgoing; BATCH]) -> usize {
-        let mut messages = self.queue.items().flat_map(|item| {
-            let whole = self.gso.is_on() || item.segment_size.is_none();
-            let step = if whole {
-                item.len
-            } else {
-                item.segment_size.map_or(item.len, usize::from)
-            };
-            let item = self.without_what_is_off(*item);
-            (0..item.len)
-                .step_by(step.max(1))
-                .map(move |at| if whole { item } else { part(&item, at, step) })
+    /// Hands the queue over as it is. Tells how many messages have gone.
+    fn send_joined(&mut self) -> io::Result<usize> {
+        self.io.send_calls += 1;
+        let (fd, messages) = (self.socket.as_fd(), self.queue.messages());
+        let count = self.sys.send(fd, &self.queue.memory, messages)?;
+        for _ in 0..count.min(messages.len()) {
+            self.sent(self.queue.messages()[0]);
+        }
+        Ok(count)
+    }
+
+    /// Hands the front of the queue over datagram by datagram. Tells how many have gone.
+    fn send_singly(&mut self) -> io::Result<usize> {
+        let mut datagrams = self.queue.messages().iter().flat_map(|message| {
+            let size = message.segment_size.map_or(message.len, usize::from).max(1);
+            (0..message.len)
+                .step_by(size)
+                .map(move |at| part(message, at, size))
         });
+        let mut window = [NOTHING; BATCH];
         let mut count = 0;
-        for (slot, message) in window.iter_mut().zip(&mut messages) {
-            *slot = message;
+        for (slot, datagram) in window.iter_mut().zip(&mut datagrams) {
+            *slot = datagram;
             count += 1;
         }
-        count
+        self.io.send_calls += 1;
+        let (fd, window) = (self.socket.as_fd(), &window[..count]);
+        let count = self.sys.send(fd, &self.queue.memory, window)?;
+        for &datagram in window.iter().take(count) {
+            self.sent(datagram);
+        }
+        Ok(count)
     }
 
     fn without_what_is_off(&self, mut message: Outgoing) -> Outgoing {
@@ -441,27 +478,22 @@ impl<S: Sys> Udp<S> {
         message
     }
 
-    fn send_call(&mut self, messages: &[Outgoing]) -> io::Result<usize> {
-        self.io.send_calls += 1;
-        self.sys
-            .send(self.socket.as_fd(), &self.queue.memory, messages)
+    /// The front of the queue, as far as it is this message, has gone.
+    fn sent(&mut self, message: Outgoing) {
+        self.io.datagrams_sent += message.datagrams() as u64;
+        self.io.bytes_sent += message.len as u64;
+        self.io.joined_sent += u64::from(message.segment_size.is_some());
+        self.queue.consume(message.len);
     }
 
-    fn sent(&mut self, messages: &[Outgoing]) {
-        for message in messages {
-            self.io.datagrams_sent += message.datagrams() as u64;
-            self.io.bytes_sent += message.len as u64;
-            self.io.joined_sent += u64::from(message.segment_size.is_some());
-            self.queue.consume(message.len);
-        }
-    }
-
-    /// The system refuses a message and does not say which part of it. Leaves parts away until
-    /// it is taken; what was left away is off from then on.
-    fn send_plainer(&mut self, message: &Outgoing, code: i32) -> Plainer {
-        let single = match message.segment_size {
-            Some(size) => part(message, 0, usize::from(size)),
-            None => *message,
+    /// The system refuses the front of the queue and does not say which part of it. Leaves parts
+    /// away until it is taken; what was left away is off from then on. If it is refused however
+    /// plain, it is given up. Returns `false` if the system is busy, so that nothing was learnt.
+    fn send_plainer(&mut self, code: i32) -> bool {
+        let front = self.queue.messages()[0];
+        let single = match front.segment_size {
+            Some(size) => part(&front, 0, usize::from(size)),
+            None => front,
         };
         let tos = |message| Outgoing {
             tos: None,
@@ -471,52 +503,50 @@ impl<S: Sys> Udp<S> {
             local: None,
             ..message
         };
+        let refused = if self.gso.is_on() { front } else { single };
         let trials = [
             single,
-            tos(*message),
-            source(*message),
+            tos(refused),
+            source(refused),
             tos(single),
             tos(source(single)),
         ];
-        for trial in trials {
-            if trial == *message {
-                continue;
-            }
-            match self
-                .send_call(&[trial])
-                .map_err(|error| Trouble::of(&error))
-            {
-                Ok(1..) => {}
-                Ok(0) | Err(Trouble::Blocked | Trouble::Interrupted | Trouble::NoBuffers) => {
-                    return Plainer::Later;
+        for trial in trials.into_iter().filter(|&trial| trial != refused) {
+            self.io.send_calls += 1;
+            let fd = self.socket.as_fd();
+            match self.sys.send(fd, &self.queue.memory, &[trial]) {
+                Ok(1..) => {
+                    self.turn_off(&refused, &trial, Feature::Off(Reason::Refused(code)));
+                    self.sent(trial);
+                    return true;
                 }
-                Err(_) => continue,
+                Ok(_) => return false,
+                Err(error) => match Trouble::of(&error) {
+                    Trouble::Blocked | Trouble::Interrupted | Trouble::NoBuffers => return false,
+                    _ => {}
+                },
             }
-            let off = Feature::Off(Reason::Refused(code));
-            if message.segment_size.is_some() && trial.segment_size.is_none() {
-                self.gso = off;
-            }
-            if message.tos.is_some() && trial.tos.is_none() {
-                self.priorities = off;
-            }
-            if message.local.is_some() && trial.local.is_none() {
-                self.source_address = off;
-            }
-            self.sent(&[trial]);
-            return Plainer::Sent;
         }
-        Plainer::Refused
+        self.io.not_sent += refused.datagrams() as u64;
+        self.queue.consume(refused.len);
+        true
     }
-}
 
-/// How [`Udp::send_plainer`] went.
-enum Plainer {
-    /// The message or its first datagram has gone.
-    Sent,
-    /// The system is busy: nothing was learnt.
-    Later,
-    /// However plain, the system refuses it.
-    Refused,
+    /// What `refused` has and `taken` has not is off from now on.
+    fn turn_off(&mut self, refused: &Outgoing, taken: &Outgoing, off: Feature) {
+        if refused.segment_size != taken.segment_size {
+            self.gso = off;
+        }
+        if refused.tos != taken.tos {
+            self.priorities = off;
+        }
+        if refused.local != taken.local {
+            self.source_address = off;
+        }
+        for at in self.queue.gone..self.queue.items.len() {
+            self.queue.items[at] = self.without_what_is_off(self.queue.items[at]);
+        }
+    }
 }
 
 /// `size` bytes of `message` from `at`, or what there is, as one datagram.
@@ -582,7 +612,7 @@ const NOTHING: Outgoing = Outgoing {
 
 /// What is to be sent, in order, with its bytes.
 struct Queue {
-    memory: Box<[u8]>,
+    memory: Lines,
     /// Bytes in use.
     end: usize,
     items: Vec<Outgoing>,
@@ -593,15 +623,15 @@ struct Queue {
 impl Queue {
     fn new() -> Self {
         Self {
-            memory: vec![0; SEND_MEMORY].into_boxed_slice(),
+            memory: Lines::new(SEND_MEMORY),
             end: 0,
             items: Vec::with_capacity(BATCH),
             gone: 0,
         }
     }
 
-    fn items(&self) -> impl Iterator<Item = &Outgoing> {
-        self.items[self.gone..].iter()
+    fn messages(&self) -> &[Outgoing] {
+        &self.items[self.gone..]
     }
 
     fn is_empty(&self) -> bool {

@@ -605,7 +605,7 @@ fn never_more_is_granted_than_the_receive_buffer_holds() {
         )
         .unwrap();
     assert_eq!(socket.config().receive_buffer, 212_992 / 3);
-    assert!(socket.config().max_incoming <= 212_992 / 3);
+    assert!(socket.config().incoming_limit() <= 212_992 / 3);
 }
 
 #[test]

@@ -176,7 +176,8 @@ impl Config {
     }
 
     /// The most that is granted: never more than the carrier's buffer holds.
-    pub(crate) fn incoming_limit(&self) -> u64 {
+    #[must_use]
+    pub fn incoming_limit(&self) -> u64 {
         let held = match self.receive_buffer {
             0 => u64::MAX,
             held => held,

@@ -27,6 +27,8 @@ pub(crate) struct Outgoing<M> {
     pub(crate) sched_priority: u8,
     /// Priority of data sent again, from the last RESEND.
     pub(crate) retransmit_priority: u8,
+    /// Times that bytes were asked for again after all that had been asked for before was sent.
+    pub(crate) rounds: u8,
     retransmit_count: u8,
     retransmits: [Range; MAX_RETRANSMITS],
 }
@@ -48,6 +50,7 @@ impl<M> Outgoing<M> {
             unscheduled: 0,
             sched_priority: 0,
             retransmit_priority: 0,
+            rounds: 0,
             retransmit_count: 0,
             retransmits: [Range { start: 0, end: 0 }; MAX_RETRANSMITS],
         }
@@ -58,6 +61,7 @@ impl<M> Outgoing<M> {
         self.sent = 0;
         self.granted = 0;
         self.unscheduled = 0;
+        self.rounds = 0;
         self.retransmit_count = 0;
     }
 
@@ -156,6 +160,9 @@ impl<M> Outgoing<M> {
         let count = usize::from(self.retransmit_count);
         match self.retransmits.get_mut(count) {
             Some(slot) => {
+                if count == 0 {
+                    self.rounds = self.rounds.saturating_add(1);
+                }
                 *slot = range;
                 self.retransmit_count = self.retransmit_count.saturating_add(1);
                 true

@@ -58,6 +58,9 @@ stats! {
     data_sent,
     /// DATA packets sent again in answer to a RESEND.
     retransmits_sent,
+    /// Those among them of messages that had been sent again before: what went first did not
+    /// arrive either, or the receiver was slow to look at it.
+    retransmits_repeated,
     /// Ranges asked for again that could not be noted: the receiver asks once more.
     retransmits_refused,
     /// DATA packets without data that announce a message.

@@ -152,8 +152,25 @@ impl<M, B> Storage<'static, M, B> {
     }
 }
 
-/// Room for the tables of an endpoint without a heap: put it into a `static`, or wherever it
-/// outlives the endpoint. Each of the three numbers must be a power of two from 2 up.
+/// Room for the tables of an endpoint without a heap. Each of the three numbers must be a power
+/// of two from 2 up.
+///
+/// It must outlive the endpoint. On the stack of the function that runs the loop, it does:
+///
+/// ```
+/// use homa_proto::{Config, Endpoint, FixedBuffer, FixedBuffers, FixedStorage};
+///
+/// let (mut memory, mut slots) = ([0; 4 * 1500], [const { None }; 4]);
+/// let source = FixedBuffers::new([(&mut memory[..], 1500)], &mut slots).unwrap();
+/// let mut tables = FixedStorage::<&[u8], FixedBuffer<'_>, 8, 2, 64>::new();
+/// let mut endpoint = Endpoint::new(Config::default(), 1, tables.storage(), source)?;
+/// endpoint.open_port(4000)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Large tables belong in a `static`: `new` is `const`, so they are never on the stack. Cells that
+/// lend a `static` out once (such as `ConstStaticCell` of the crate `static_cell`, or variables
+/// of an embedded runtime's entry function) need no `unsafe` in the caller's code.
 pub struct FixedStorage<M, B, const RPCS: usize, const PEERS: usize, const ENDED: usize> {
     rpcs: [RpcSlot<M, B>; RPCS],
     rpc_index: [[Bucket; 2]; RPCS],

@@ -413,6 +413,9 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         count(&mut self.stats.data_sent);
         if retransmit {
             count(&mut self.stats.retransmits_sent);
+            if self.rpcs[idx].out.rounds > 1 {
+                count(&mut self.stats.retransmits_repeated);
+            }
         } else {
             let bytes = u64::from(range.len());
             self.stats.message_bytes_sent = self.stats.message_bytes_sent.wrapping_add(bytes);

@@ -1,1 +1,1 @@
-//! Homa.
+#![doc = include_str!("../README.md")]

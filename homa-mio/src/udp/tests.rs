@@ -9,6 +9,7 @@ const WANTED: Wanted = Wanted {
     gso: true,
     gro: true,
     priorities: true,
+    count_congestion: false,
     receive_buffer: 4 << 20,
     send_buffer: 1 << 20,
 };
@@ -620,5 +621,26 @@ fn whatever_fails_everything_arrives_once_and_in_order() {
             !refuses_tos || expected.is_empty(),
             "seed {seed}"
         );
+    }
+}
+
+#[test]
+fn congestion_marks_are_counted_if_asked_for() {
+    for count_congestion in [true, false] {
+        let socket = Plain::bind(V4).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let wanted = Wanted {
+            count_congestion,
+            ..WANTED
+        };
+        let mut receiver = Udp::new(UdpSocket::from_std(socket), Os, wanted).unwrap();
+        let sender = plain(V4);
+        for tos in [0b11, 0b10, 0xe3] {
+            socket2::SockRef::from(&sender).set_tos_v4(tos).unwrap();
+            sender.send_to(b"!", receiver.local_addr()).unwrap();
+            receiver.receive(|_, _, _| ()).unwrap();
+        }
+        let counted = if count_congestion { 2 } else { 0 };
+        assert_eq!(receiver.io.congestion_marked, counted);
     }
 }
