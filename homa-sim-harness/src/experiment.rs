@@ -11,7 +11,7 @@ use crate::ideal::{Ideal, message_wire_bytes};
 use crate::network::{Network, Routing, SwitchSettings};
 use crate::packet::{ETHERNET_OVERHEAD, HostId};
 use crate::report::{Report, Speed};
-use crate::sim::{Application, Simulation, Software};
+use crate::sim::{Application, Setup, Simulation, Software};
 use crate::topology::{Buffer, LeafSpine, Topology, bps};
 use crate::traffic;
 use crate::traffic::jobs::{self, JobTraffic};
@@ -677,16 +677,12 @@ impl Experiment {
         let network = Network::new(topology, settings, latency, self.seed);
         let faults = Faults::new(self.faults.clone(), Vec::new(), hosts, self.seed);
         let ends_at = app.ends_at();
-        let mut sim = Simulation::new(
-            network,
-            hosts,
-            transport,
-            app,
-            faults,
-            self.software,
-            self.seed,
-            false,
-        );
+        let setup = Setup {
+            software: self.software,
+            seed: self.seed,
+            keep_ids: false,
+        };
+        let mut sim = Simulation::new(network, transport, app, faults, setup);
         if let Some((host, path)) = &watch.capture {
             if usize::from(*host) >= hosts {
                 return Err(format!("there is no host {host} to capture"));

@@ -207,7 +207,7 @@ impl Faults {
             return Fate::default();
         }
         let (settings, rng) = (&self.settings, &mut self.rng);
-        let mut late =
+        let late =
             |rng: &mut Rng, p: f64| rng.chance(p).then(|| rng.below(settings.late_ns.max(1)));
         Fate {
             late_ns: Some(late(rng, settings.delay).unwrap_or(0)),

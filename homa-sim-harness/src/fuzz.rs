@@ -16,7 +16,7 @@ use crate::fault::{BurstLoss, Faults, Middlebox, NthPacket, PacketFaults, Step};
 use crate::network::{Network, Routing, SwitchSettings};
 use crate::packet::HostId;
 use crate::rng::Rng;
-use crate::sim::{Application, Outbox, Simulation, Software};
+use crate::sim::{Application, Outbox, Setup, Simulation, Software};
 use crate::topology::{Buffer, LeafSpine, Topology};
 use crate::transport::homa::{Homa, Settings};
 use crate::transport::{Delivery, Message, MessageId, Outcome};
@@ -584,16 +584,12 @@ pub fn play(seed: u64, log: usize) -> Verdict {
         failed: 0,
     };
     let faults = Faults::new(scenario.faults, scenario.steps, hosts, seed);
-    let mut sim = Simulation::new(
-        network,
-        hosts,
-        homa,
-        watcher,
-        faults,
-        scenario.software,
+    let setup = Setup {
+        software: scenario.software,
         seed,
-        true,
-    );
+        keep_ids: true,
+    };
+    let mut sim = Simulation::new(network, homa, watcher, faults, setup);
     sim.keep_log(log);
     verdict.violation = watch(
         &mut sim,

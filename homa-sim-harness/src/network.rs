@@ -149,7 +149,6 @@ struct Port {
 }
 
 struct SwitchState {
-    latency_ns: u64,
     queued: Occupancy,
 }
 
@@ -219,8 +218,7 @@ impl<B: Default> Network<B> {
             switches: topology
                 .switches
                 .iter()
-                .map(|switch| SwitchState {
-                    latency_ns: switch.latency_ns,
+                .map(|_| SwitchState {
                     queued: Occupancy::default(),
                 })
                 .collect(),
@@ -229,7 +227,7 @@ impl<B: Default> Network<B> {
             ways: Vec::new(),
             settings,
             downlinks: vec![Downlink::default(); hosts as usize],
-            rng: Rng::new(seed, 0x6e65_7477_6f72_6b),
+            rng: Rng::new(seed, 0x006e_6574_776f_726b),
             hops: 0,
         };
         let mut host_ports = Vec::new();
@@ -514,6 +512,12 @@ impl<B: Default> Network<B> {
         wasted / (now.max(1) as f64 * self.downlinks.len() as f64)
     }
 
+    /// Hosts.
+    #[must_use]
+    pub fn host_count(&self) -> usize {
+        self.hosts as usize
+    }
+
     /// Times that a packet was sent on a cable.
     #[must_use]
     pub fn hops(&self) -> u64 {
@@ -536,12 +540,6 @@ impl<B: Default> Network<B> {
     /// Bytes waiting in each switch, over time.
     pub fn switches(&self) -> impl Iterator<Item = &Occupancy> {
         self.switches.iter().map(|switch| &switch.queued)
-    }
-
-    /// Latency of a switch in nanoseconds.
-    #[must_use]
-    pub fn latency_ns(&self, switch: usize) -> u64 {
-        self.switches[switch].latency_ns
     }
 }
 

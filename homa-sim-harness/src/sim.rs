@@ -167,6 +167,17 @@ struct Host {
     nic_event: bool,
 }
 
+/// What else decides a run.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Setup {
+    /// Cost of the hosts' software.
+    pub software: Software,
+    /// Fixes everything random about it.
+    pub seed: u64,
+    /// Use no message id twice.
+    pub keep_ids: bool,
+}
+
 /// Most inputs that a host works through before it sends.
 const BATCH: usize = 16;
 
@@ -198,18 +209,21 @@ pub struct Simulation<T: Transport, A> {
 }
 
 impl<T: Transport, A: Application> Simulation<T, A> {
-    /// A run that has not begun. With `keep_ids` no message id is used twice.
+    /// A run that has not begun.
     #[must_use]
     pub fn new(
         network: Network<T::Body>,
-        hosts: usize,
         transport: T,
         app: A,
         faults: Faults,
-        software: Software,
-        seed: u64,
-        keep_ids: bool,
+        setup: Setup,
     ) -> Self {
+        let Setup {
+            software,
+            seed,
+            keep_ids,
+        } = setup;
+        let hosts = network.host_count();
         Self {
             network,
             transport,
@@ -237,7 +251,7 @@ impl<T: Transport, A: Application> Simulation<T, A> {
                 live: 0,
             },
             outbox: Outbox::default(),
-            rng: Rng::new(seed, 0x686f_7374_73),
+            rng: Rng::new(seed, 0x0068_6f73_7473),
             hash: TraceHash::default(),
             processed: 0,
             started: false,

@@ -349,7 +349,16 @@ impl Transport for Tcp {
         out.extend((body.offset as u32).to_be_bytes());
         out.extend((body.ack as u32).to_be_bytes());
         let ece = if body.marked { 0x40 } else { 0 };
-        out.extend([(header / 4 << 4) as u8, 0x10 | ece, 0xff, 0xff, 0, 0, 0, 0]);
+        out.extend([
+            ((header / 4) << 4) as u8,
+            0x10 | ece,
+            0xff,
+            0xff,
+            0,
+            0,
+            0,
+            0,
+        ]);
         out.extend([1, 1, 8, 10]);
         out.extend(((body.timestamp / 1000) as u32).to_be_bytes());
         out.extend(((body.timestamp_echo / 1000) as u32).to_be_bytes());
