@@ -33,6 +33,8 @@ pub(crate) struct Sent {
     /// Those among them that were sent for a third time or more: a peer that was slow to look at
     /// what it had received asks once too often, not twice.
     pub(crate) again: u64,
+    /// Bursts.
+    pub(crate) joined: u64,
     /// RESENDs that have come, and RPC_UNKNOWNs: to those the answer is the whole message again.
     pub(crate) resends: u64,
     /// GRANTs that have come. A receiver grants as data arrives: where GRANTs come, bursts do.
@@ -75,6 +77,7 @@ impl Bursts {
         let data = sent.data.wrapping_sub(self.start.data);
         let again = sent.again.wrapping_sub(self.start.again);
         let resends = sent.resends.wrapping_sub(self.start.resends);
+        let joined = sent.joined.wrapping_sub(self.start.joined);
         if resends < RESENDS && data < PACKETS {
             return None;
         }
@@ -82,7 +85,10 @@ impl Bursts {
             resends >= RESENDS && again > data / 3 && sent.grants == self.start.grants;
         self.start = sent;
         let (state, verdict) = match self.state {
-            State::On { rest: 0 } if mostly_again => (State::Settling, Some(Verdict::TurnOff)),
+            // Where single packets are lost no burst is to blame.
+            State::On { rest: 0 } if mostly_again && joined >= RESENDS / 2 => {
+                (State::Settling, Some(Verdict::TurnOff))
+            }
             State::On { rest } => {
                 self.helped = 0;
                 let rest = rest.saturating_sub(1);
@@ -132,6 +138,7 @@ mod tests {
             off += u32::from(!gso);
             for tries in 0..10 {
                 sent.data += 40;
+                sent.joined += u64::from(gso);
                 sent.again += if tries > 1 { 40 } else { 0 };
                 match bursts.observe(sent) {
                     Some(Verdict::TurnOff) => gso = false,
@@ -168,11 +175,24 @@ mod tests {
     }
 
     #[test]
+    fn single_packets_that_are_lost_make_no_trial() {
+        let mut bursts = Bursts::new();
+        let mut sent = Sent::default();
+        for _ in 0..1000 {
+            sent.data += 1;
+            sent.again += 1;
+            sent.resends += 1;
+            assert_eq!(bursts.observe(sent), None);
+        }
+    }
+
+    #[test]
     fn gso_stays_on_while_bursts_arrive_however_late() {
         let mut bursts = Bursts::new();
         let mut sent = Sent::default();
         for _ in 0..10_000 {
             sent.data += 40;
+            sent.joined += 1;
             sent.again += 35;
             sent.resends += 3;
             sent.grants += 1;
@@ -192,6 +212,7 @@ mod tests {
             sent.resends += 1;
             for _ in 0..15 {
                 sent.data += 40;
+                sent.joined += 1;
                 sent.again += 40;
                 assert_eq!(bursts.observe(sent), None);
             }

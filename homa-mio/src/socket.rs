@@ -232,7 +232,15 @@ impl<S: Sys> Socket<S> {
             self.turn()?;
             while let Some(event) = self.endpoint.poll_event() {
                 match event {
-                    Event::Response { rpc, message, .. } if rpc == call => return Ok(message),
+                    Event::Response {
+                        rpc,
+                        message,
+                        request,
+                        ..
+                    } if rpc == call => {
+                        self.outgoing.give_back(request);
+                        return Ok(message);
+                    }
                     Event::Failed { rpc, error, .. } if rpc == call => {
                         return Err(CallError::Rpc(error));
                     }
@@ -478,6 +486,7 @@ impl<S: Sys> Socket<S> {
         let sent = Sent {
             data: stats.data_sent,
             again: stats.retransmits_repeated,
+            joined: self.udp.io.joined_sent,
             resends: stats.resends_received.wrapping_add(stats.unknowns_received),
             grants: stats.grants_received,
         };

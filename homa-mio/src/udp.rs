@@ -15,6 +15,8 @@ use crate::sys::{Ask, BATCH, Incoming, Outgoing, RECEIVE_LEN, SEND_LEN, Sys};
 /// Bytes to gather before they are handed over. Memory that fits the processor's cache is read
 /// by the kernel while it is still warm.
 const SEND_MEMORY: usize = 2 * SEND_LEN.next_multiple_of(64);
+/// The most datagrams in one message that every Linux with GSO takes.
+const MAX_SEGMENTS: usize = 64;
 /// About how many bytes to receive in one call, for the same reason.
 const RECEIVE_BYTES: usize = 128 * 1024;
 /// How long to wait when the system has no memory for a datagram: nothing tells when it has.
@@ -142,8 +144,7 @@ pub(crate) struct Udp<S> {
     pub(crate) receive_buffer: BufferSize,
     pub(crate) send_buffer: BufferSize,
     local: SocketAddr,
-    /// The ECN bits of what is sent.
-    ecn: u8,
+    marks: Marks,
     receive_memory: Lines,
     incoming: [Incoming; BATCH],
     /// How many receptions to ask for in the next call.
@@ -193,7 +194,7 @@ impl<S: Sys> Udp<S> {
             asked: wanted.send_buffer,
             got: sys.set_send_buffer(fd, wanted.send_buffer)?,
         };
-        let ecn = sys.tos(fd).unwrap_or(0) & 0b11;
+        let marks = Marks::new(sys.tos(fd).unwrap_or(0));
         Ok(Self {
             socket,
             sys,
@@ -206,7 +207,7 @@ impl<S: Sys> Udp<S> {
             receive_buffer,
             send_buffer,
             local,
-            ecn,
+            marks,
             receive_memory: Lines::new(BATCH * RECEIVE_LEN),
             incoming: [Incoming::NONE; BATCH],
             ask: 1,
@@ -354,7 +355,7 @@ impl<S: Sys> Udp<S> {
         let message = Outgoing {
             to,
             local: transmit.local,
-            tos: Some((transmit.priority << 5) | self.ecn),
+            tos: self.marks.of(transmit.priority),
             start: self.queue.end,
             len: transmit.len,
             segment_size: transmit
@@ -389,6 +390,7 @@ impl<S: Sys> Udp<S> {
         }
         self.blocked_until = None;
         self.want_writable = false;
+        self.settle_marks();
         let mut retried = false;
         let mut interruptions = 0;
         while !self.queue.is_empty() {
@@ -432,6 +434,24 @@ impl<S: Sys> Udp<S> {
             }
         }
         Ok(())
+    }
+
+    /// Lets the socket mark packets by itself as most have been marked lately.
+    fn settle_marks(&mut self) {
+        // What is queued relies on the mark that the socket has now.
+        if !self.marks.are_unusual() || !self.priorities.is_on() {
+            return;
+        }
+        let fd = self.socket.as_fd();
+        let (old, new) = self.marks.settle();
+        if self.sys.set_tos(fd, new).is_err() {
+            self.marks.socket = old;
+            return;
+        }
+        for at in self.queue.gone..self.queue.items.len() {
+            let tos = &mut self.queue.items[at].tos;
+            *tos = Some(tos.unwrap_or(old)).filter(|&tos| tos != new);
+        }
     }
 
     /// Hands the queue over as it is. Tells how many messages have gone.
@@ -539,6 +559,8 @@ impl<S: Sys> Udp<S> {
         }
         if refused.tos != taken.tos {
             self.priorities = off;
+            // Nor are packets to bear the mark of others.
+            let _ = self.sys.set_tos(self.socket.as_fd(), self.marks.ecn);
         }
         if refused.local != taken.local {
             self.source_address = off;
@@ -546,6 +568,59 @@ impl<S: Sys> Udp<S> {
         for at in self.queue.gone..self.queue.items.len() {
             self.queue.items[at] = self.without_what_is_off(self.queue.items[at]);
         }
+    }
+}
+
+/// How packets are marked with their priority: by the socket if it is the usual one, else by a
+/// control message, which costs a small packet some per cent of its time.
+#[derive(Clone, Copy, Debug)]
+struct Marks {
+    /// The ECN bits of everything sent.
+    ecn: u8,
+    /// What the socket marks packets with that say nothing.
+    socket: u8,
+    /// What the last packets had that the socket would have marked otherwise, and how many there
+    /// were in a row.
+    unusual: u8,
+    row: u32,
+}
+
+impl Marks {
+    /// So many in a row are the usual thing.
+    const ROW: u32 = 32;
+
+    fn new(socket: u8) -> Self {
+        Self {
+            ecn: socket & 0b11,
+            socket,
+            unusual: socket,
+            row: 0,
+        }
+    }
+
+    /// What to say about a message; `None` if the socket marks it rightly by itself.
+    fn of(&mut self, priority: u8) -> Option<u8> {
+        let tos = (priority << 5) | self.ecn;
+        if tos == self.socket {
+            self.row = 0;
+            return None;
+        }
+        if tos != self.unusual {
+            (self.unusual, self.row) = (tos, 0);
+        }
+        self.row = self.row.saturating_add(1);
+        Some(tos)
+    }
+
+    fn are_unusual(&self) -> bool {
+        self.row >= Self::ROW
+    }
+
+    /// Makes the unusual the usual. Returns what was and what is the mark of the socket.
+    fn settle(&mut self) -> (u8, u8) {
+        self.row = 0;
+        let old = std::mem::replace(&mut self.socket, self.unusual);
+        (old, self.socket)
     }
 }
 
@@ -557,6 +632,24 @@ fn part(message: &Outgoing, at: usize, size: usize) -> Outgoing {
         segment_size: None,
         ..*message
     }
+}
+
+/// `first` and, right behind it in memory, `second` as one message, if datagrams of the same
+/// length go to the same place: one call, and one way through the kernel, for both.
+fn join(first: &Outgoing, second: &Outgoing) -> Option<Outgoing> {
+    let size = first.segment_size.map_or(first.len, usize::from);
+    let step = second.segment_size.map_or(second.len, usize::from);
+    let len = first.len + second.len;
+    // Only the last datagram may be shorter.
+    let equal = first.len.is_multiple_of(size)
+        && (step == size || (step < size && second.segment_size.is_none()));
+    let alike = (first.to, first.local, first.tos) == (second.to, second.local, second.tos);
+    let fits = len <= SEND_LEN && len.div_ceil(size) <= MAX_SEGMENTS;
+    (equal && alike && fits && first.start + first.len == second.start).then_some(Outgoing {
+        len,
+        segment_size: u16::try_from(size).ok(),
+        ..*first
+    })
 }
 
 /// Bytes of packets that `got` bytes of receive buffer hold for sure. Linux counts the memory
@@ -647,9 +740,15 @@ impl Queue {
     }
 
     fn push(&mut self, item: Outgoing) {
-        if item.len > 0 {
-            // The next starts on a cache line of its own.
-            self.end = (item.start + item.len).next_multiple_of(64);
+        if item.len == 0 {
+            return;
+        }
+        self.end = item.start + item.len;
+        if let Some(last) = self.items[self.gone..].last_mut()
+            && let Some(joined) = join(last, &item)
+        {
+            *last = joined;
+        } else {
             self.items.push(item);
         }
     }

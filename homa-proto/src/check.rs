@@ -70,7 +70,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
                 ensure(queued, "an event is in no list")?;
             }
             if rpc.state.sends() {
-                short += usize::from(queued);
+                short += usize::from(queued && !rpc.is_parked);
                 let out = &rpc.out;
                 ensure(out.message.is_some(), "a message to send is gone")?;
                 ensure(
@@ -131,6 +131,12 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
 
     fn check_peers(&self) -> Result<(), &'static str> {
         let ensure = |ok: bool, what| if ok { Ok(()) } else { Err(what) };
+        ensure(
+            self.rpcs
+                .iter()
+                .all(|rpc| !rpc.is_parked || rpc.state == State::ClientOutgoing),
+            "something other than a new request is parked",
+        )?;
         let (mut in_use, mut idle, mut acks, mut held) = (0, 0, 0, 0);
         for (p, peer) in self.peers.iter().enumerate() {
             let p = p as u32;
@@ -149,6 +155,22 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
                 .map(|rpc| u64::from(rpc.inc.counted))
                 .sum();
             ensure(sum == peer.incoming, "a peer's incoming bytes drifted")?;
+            let own = || self.rpcs.iter().filter(|rpc| rpc.peer == p);
+            let last = &self.rpcs[peer.last_begun];
+            ensure(
+                peer.unheard() == 0
+                    || last.peer == p && last.is_client() && last.begun_at == peer.begun,
+                "unheard bytes belong to no request",
+            )?;
+            let parked = own().filter(|rpc| rpc.is_parked).count();
+            ensure(
+                parked == self.rpcs.check_list(&peer.parked, dim::QUEUE)?,
+                "parked requests miscounted",
+            )?;
+            ensure(
+                parked == 0 || peer.unheard() > 0 || self.peers.is_listed(peer::dim::UNPARK, p),
+                "parked requests wait for nothing",
+            )?;
             if !peer.in_use {
                 ensure(peer.live == 0, "a free peer has RPCs")?;
                 continue;

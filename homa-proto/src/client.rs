@@ -25,6 +25,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         rpc.state = State::ClientIncoming;
         rpc.heard = now;
         rpc.tries = 0;
+        rpc.unanswered = 0;
         self.retract(idx, Pending::RESEND_ALL | Pending::ANNOUNCE);
     }
 

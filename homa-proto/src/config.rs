@@ -47,6 +47,12 @@ pub struct Config {
     pub max_overcommit: u8,
     /// Bytes granted ahead to one message. 0: `max_incoming / (active + 1)`.
     pub window: u32,
+    /// Most unscheduled bytes of requests on their way to one peer of which nothing has been heard
+    /// yet; further requests wait. A server that stalls is not buried under what it cannot take
+    /// in: what is lost in its full buffer would all have to go again. Never more than half of
+    /// the receive buffer that the peer has told of. 0: 2,000,000 or ten times the unscheduled
+    /// bytes, whichever is more.
+    pub max_unheard: u64,
     /// Smallest grant, in bytes, while a message has at least half of its window on the way; a
     /// grant that reaches the end of the message may be smaller. 0: every byte is granted as soon
     /// as it may be. A driver that receives many packets at once saves packets with a batch's
@@ -94,6 +100,8 @@ impl Config {
 
 /// What is assumed where link speed or round trip are not known: the kernel module's figures.
 const UNKNOWN_UNSCHEDULED: u32 = 40_000;
+/// Unscheduled bytes that any peer is trusted to take in unheard.
+const UNKNOWN_UNHEARD: u64 = 2_000_000;
 /// `max_incoming` in multiples of the unscheduled bytes, as in the kernel module.
 const INCOMING_MULTIPLE: u64 = 10;
 
@@ -169,6 +177,11 @@ impl Config {
                 UNKNOWN_UNSCHEDULED
             };
         }
+        if self.max_unheard == 0 {
+            self.max_unheard = u64::from(self.unscheduled_bytes)
+                .saturating_mul(INCOMING_MULTIPLE)
+                .max(UNKNOWN_UNHEARD);
+        }
         if self.max_incoming == 0 {
             self.max_incoming = u64::from(self.unscheduled_bytes).saturating_mul(INCOMING_MULTIPLE);
         }
@@ -211,6 +224,7 @@ impl Default for Config {
             receive_buffer: 0,
             max_overcommit: 8,
             window: 0,
+            max_unheard: 0,
             min_grant: 0,
             fifo_permille: 50,
             fifo_grant_increment: 50_000,

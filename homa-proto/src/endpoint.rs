@@ -214,6 +214,8 @@ pub struct Endpoint<'a, M, S: BufferSource> {
     pub(crate) peer_control: List,
     /// Peers with acknowledgements that wait, in the order in which they become due.
     pub(crate) ack_order: List,
+    /// Peers some of whose parked requests may begin.
+    pub(crate) unparking: List,
     /// Answers to packets of unknown RPCs.
     pub(crate) replies: Replies,
     /// The peer of the last packet.
@@ -335,6 +337,7 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
             control: List::EMPTY,
             peer_control: List::EMPTY,
             ack_order: List::EMPTY,
+            unparking: List::EMPTY,
             replies: Replies::new(),
             last_peer: 0,
             more_work: false,
@@ -767,6 +770,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         self.peers
             .unlink(&mut self.peer_control, peer::dim::CONTROL, p);
         self.peers.unlink(&mut self.ack_order, peer::dim::ACKS, p);
+        self.peers.unlink(&mut self.unparking, peer::dim::UNPARK, p);
         // What it should still be told it asks for.
         while self.acks.pop(&mut self.peers[p].acks).is_some() {}
         self.peers[p].in_use = false;
@@ -826,6 +830,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             return;
         }
         rpc.pending = crate::rpc::Pending::default();
+        self.heard_of(idx);
         self.stop_sending(self.now, idx);
         self.rpcs.unlink(&mut self.control, dim::CONTROL, idx);
         self.grants.forget(&mut self.rpcs, &mut self.peers, idx);

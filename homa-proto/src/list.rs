@@ -40,6 +40,10 @@ impl List {
         (self.head != NIL).then_some(self.head)
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.head == NIL
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.len as usize
     }

@@ -314,7 +314,7 @@ impl<'a> SendQueue<'a> {
         let mut count = 0;
         for (idx, rpc) in rpcs.iter().enumerate() {
             let idx = idx as u32;
-            let short = rpc.state.sends() && rpcs.is_listed(dim::QUEUE, idx);
+            let short = rpc.state.sends() && rpcs.is_listed(dim::QUEUE, idx) && !rpc.is_parked;
             let queued = rpc.state.sends() && rpc.out.is_sendable() && !short;
             if queued != self.by_left.contains(idx) {
                 return Err("send queue: a message is queued that must not be, or not that must");

@@ -3,7 +3,7 @@
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use crate::acks::Held;
-use crate::list::{Link, Linked};
+use crate::list::{Link, Linked, List};
 use crate::time::Instant;
 use crate::tree::Tree;
 use crate::wire::Common;
@@ -79,7 +79,9 @@ pub(crate) mod dim {
     pub(crate) const IDLE: usize = 1;
     /// Acknowledgements wait, oldest first.
     pub(crate) const ACKS: usize = 2;
-    pub(crate) const COUNT: usize = 3;
+    /// Parked requests may begin.
+    pub(crate) const UNPARK: usize = 3;
+    pub(crate) const COUNT: usize = 4;
 }
 
 /// One entry of the table of peers. Its contents are the endpoint's own.
@@ -123,6 +125,15 @@ pub(crate) struct PeerSlot {
     /// Client port of the RPCs in `acks`.
     pub(crate) ack_local_port: u16,
     pub(crate) acks: Held,
+    /// Unscheduled bytes of all requests that have begun.
+    pub(crate) begun: u64,
+    /// The peer has looked at what was sent up to here of `begun`: it has been heard of a request
+    /// that began later.
+    pub(crate) begun_heard: u64,
+    /// The request that began last; live while `begun_heard` is less than `begun`.
+    pub(crate) last_begun: u32,
+    /// Requests that wait until there is less between the two.
+    pub(crate) parked: List,
     /// Slots taken by RPCs with this peer.
     pub(crate) live: u32,
     /// The peer has timed out: RPCs born before this fail when their timers find it.
@@ -177,6 +188,10 @@ impl PeerSlot {
             acks_since: Instant::ZERO,
             ack_local_port: 0,
             acks: Held::NONE,
+            begun: 0,
+            begun_heard: 0,
+            last_begun: 0,
+            parked: List::EMPTY,
             live: 0,
             failed_before: 0,
             waiting: Tree::EMPTY,
@@ -213,6 +228,11 @@ impl PeerSlot {
                 self.reorder_doublings = self.reorder_doublings.saturating_sub(1);
             }
         }
+    }
+
+    /// Unscheduled bytes of requests that the peer may not have looked at yet.
+    pub(crate) fn unheard(&self) -> u64 {
+        self.begun.saturating_sub(self.begun_heard)
     }
 
     /// The unscheduled priority of a message of `len` bytes to this peer.

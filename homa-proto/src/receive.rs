@@ -79,6 +79,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             if rpc.local_port != common.dest_port || rpc.peer_port != common.source_port {
                 return Err(Drop::Mismatch);
             }
+            self.heard_of(idx);
         }
         match (view, p, idx) {
             (View::Data(data), _, _) => self.on_data(now, from, local, p, idx, &data),
@@ -258,6 +259,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         let rpc = &mut self.rpcs[idx];
         rpc.heard = now;
         rpc.tries = 0;
+        rpc.unanswered = 0;
         rpc.asks_without_data = 0;
         rpc.has_turn = false;
         // A sender goes on to the end of its batch where a grant ends within it, and knows of
@@ -316,6 +318,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             rpc.inc.buffer = Some(buffer);
             rpc.heard = now;
             rpc.tries = 0;
+            rpc.unanswered = 0;
             self.grants.has_buffer(&mut self.rpcs, idx);
             // What came while there was no buffer has been dropped.
             let granted = self.rpcs[idx].inc.granted;
@@ -386,6 +389,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         }
         rpc.heard = now;
         rpc.tries = 0;
+        rpc.unanswered = 0;
         self.more_to_send(now, idx);
         let rpc = &mut self.rpcs[idx];
         let offset = offset.min(rpc.out.len);
@@ -504,8 +508,10 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         // The clock of the time-out starts again, but not the back-off: a busy peer is not asked
         // at the pace of a lossy one. A client that has no grant to give is asked in good time.
         rpc.heard = now;
+        rpc.unanswered = 0;
         if rpc.state == State::ServerOutgoing {
             rpc.tries = 0;
+            rpc.unanswered = 0;
         }
         self.arm(idx);
         Ok(())
@@ -579,5 +585,5 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
 
 /// Whether a message of one short packet waits to be sent for the first time.
 fn rpcs_is_short_queued<M, B>(rpcs: &Table<'_, RpcSlot<M, B>>, idx: u32) -> bool {
-    rpcs[idx].state.sends() && rpcs.is_listed(dim::QUEUE, idx)
+    rpcs[idx].state.sends() && rpcs.is_listed(dim::QUEUE, idx) && !rpcs[idx].is_parked
 }

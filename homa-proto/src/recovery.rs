@@ -14,6 +14,8 @@ use crate::time::Instant;
 
 /// Timers that one call of `handle_timeout` works off.
 const TIMERS_PER_CALL: usize = 256;
+/// Parked requests that begin in one call of `poll_transmit`.
+const UNPARKS_PER_CALL: usize = 64;
 /// RESENDs that an RPC makes at least before it is given up.
 const MIN_TRIES: u8 = 2;
 /// The interval is doubled this many times at most.
@@ -254,22 +256,17 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     fn silence_expired(&mut self, now: Instant, idx: u32) {
         let rpc = &self.rpcs[idx];
         let silent_ns = now.nanos_since(rpc.heard);
-        if silent_ns >= self.config.timeout_ns && rpc.tries >= MIN_TRIES {
+        if silent_ns >= self.config.timeout_ns && rpc.unanswered >= MIN_TRIES {
             self.give_up(now, idx);
             return;
         }
         let p = rpc.peer;
-        if !rpc.has_turn
-            && let Some((turn, is_kept)) = self.reserve_resend(now, p)
-        {
-            count(&mut self.stats.resends_deferred);
-            self.rpcs[idx].has_turn = is_kept;
-            self.timers.set(idx, turn.as_nanos());
+        if self.wait_for_turn(now, idx) {
             return;
         }
         let rpc = &mut self.rpcs[idx];
-        rpc.has_turn = false;
         rpc.tries = rpc.tries.saturating_add(1);
+        rpc.unanswered = rpc.unanswered.saturating_add(1);
         if rpc.state == State::ClientOutgoing {
             rpc.asked = now;
             rpc.was_asked = true;
@@ -294,7 +291,24 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         }
     }
 
-    /// Takes a place among the RESENDs to a peer. `None`: one may go now. Else when it may go:
+    /// Questions to one peer are limited in rate: whether this RPC must wait for its turn to ask.
+    fn wait_for_turn(&mut self, now: Instant, idx: u32) -> bool {
+        let rpc = &mut self.rpcs[idx];
+        if rpc.has_turn {
+            rpc.has_turn = false;
+            return false;
+        }
+        let p = rpc.peer;
+        let Some((turn, is_kept)) = self.reserve_resend(now, p) else {
+            return false;
+        };
+        count(&mut self.stats.resends_deferred);
+        self.rpcs[idx].has_turn = is_kept;
+        self.timers.set(idx, turn.as_nanos());
+        true
+    }
+
+    /// Takes a place among the RESENDs and NEED_ACKs to a peer. `None`: one may go now. Else when it may go:
     /// the place is kept, so that every RPC has its turn however many there are. Beyond the
     /// longest interval no places are given: whoever comes then comes again.
     fn reserve_resend(&mut self, now: Instant, p: u32) -> Option<(Instant, bool)> {
@@ -369,6 +383,10 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             self.release(now, idx, Some(error));
             return;
         }
+        if self.wait_for_turn(now, idx) {
+            return;
+        }
+        let rpc = &mut self.rpcs[idx];
         rpc.asked = now;
         rpc.tries = rpc.tries.saturating_add(1);
         let waits_for_grants = rpc.out.sent < rpc.out.len;
@@ -432,6 +450,9 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
                 let ours = now.nanos_since(rpc.asked);
                 rpc.heard = rpc.heard.after(ours).min(now);
                 rpc.asked = now;
+                if rpc.is_awaited {
+                    self.tell_news_wanted(idx);
+                }
             }
             State::ServerOutgoing => {
                 rpc.heard = now;
@@ -465,6 +486,12 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
 
     /// Nothing more of a message is to be sent: the other side has it all.
     pub(crate) fn stop_sending(&mut self, now: Instant, idx: u32) {
+        let rpc = &mut self.rpcs[idx];
+        if rpc.is_parked {
+            rpc.is_parked = false;
+            let parked = &mut self.peers[rpc.peer].parked;
+            self.rpcs.unlink(parked, dim::QUEUE, idx);
+        }
         self.queue.unlist(&mut self.rpcs, idx);
         self.queue.remove(&mut self.rpcs, idx);
         let rpc = &mut self.rpcs[idx];
@@ -489,23 +516,58 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         }
     }
 
-    /// A new outgoing message: what may go at once goes.
+    /// A new outgoing message: what may go at once goes. A request waits while too much is on its
+    /// way to its server of which nothing has been heard.
     pub(crate) fn start_sending(&mut self, now: Instant, idx: u32) {
+        let rpc = &self.rpcs[idx];
+        let p = rpc.peer;
+        if rpc.is_client() && (!self.peers[p].parked.is_empty() || !self.may_begin(idx)) {
+            count(&mut self.stats.requests_parked);
+            let is_first = self.peers[p].parked.is_empty();
+            self.rpcs[idx].is_parked = true;
+            let parked = &mut self.peers[p].parked;
+            self.rpcs.push_back(parked, dim::QUEUE, idx);
+            if is_first {
+                self.ask_for_news(p);
+            }
+            return;
+        }
+        self.begin_sending(now, idx);
+    }
+
+    fn message_len(&self, idx: u32) -> u32 {
+        let message = self.rpcs[idx].out.message.as_ref();
+        let len = message.map_or(0, |message| message.as_ref().len());
+        u32::try_from(len).unwrap_or(u32::MAX)
+    }
+
+    /// Bytes of a message of `len` bytes that go unasked.
+    fn unscheduled_of(&self, idx: u32, len: u32) -> u32 {
+        let limit = self.peers[self.rpcs[idx].peer].unscheduled_limit;
+        self.config.unscheduled_bytes.min(limit).max(1).min(len)
+    }
+
+    /// Whether a request may begin: nothing is unheard, or not too much.
+    fn may_begin(&self, idx: u32) -> bool {
+        let peer = &self.peers[self.rpcs[idx].peer];
+        // The limit that a peer tells for one message is a quarter of its receive buffer.
+        let half = u64::from(peer.unscheduled_limit).saturating_mul(2);
+        let more = u64::from(self.unscheduled_of(idx, self.message_len(idx)));
+        let limit = self.config.max_unheard.min(half);
+        peer.unheard() == 0 || peer.unheard().saturating_add(more) <= limit
+    }
+
+    fn begin_sending(&mut self, now: Instant, idx: u32) {
+        let len = self.message_len(idx);
+        let unscheduled = self.unscheduled_of(idx, len);
         let rpc = &mut self.rpcs[idx];
-        let peer = &self.peers[rpc.peer];
+        let peer = &mut self.peers[rpc.peer];
+        if rpc.is_client() {
+            peer.begun = peer.begun.saturating_add(u64::from(unscheduled));
+            peer.last_begun = idx;
+            rpc.begun_at = peer.begun;
+        }
         let payload = self.config.max_payload(peer.addr.is_ipv6());
-        let len = rpc
-            .out
-            .message
-            .as_ref()
-            .map_or(0, |message| message.as_ref().len());
-        let len = u32::try_from(len).unwrap_or(u32::MAX);
-        let unscheduled = self
-            .config
-            .unscheduled_bytes
-            .min(peer.unscheduled_limit)
-            .max(1)
-            .min(len);
         rpc.out.start(len, unscheduled);
         if unscheduled == len && len as usize <= payload {
             self.rpcs.push_back(&mut self.queue.short, dim::QUEUE, idx);
@@ -515,6 +577,66 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         // Known before it can go, so that the receiver grants it before the one ahead has left.
         if unscheduled < len && !self.queue.is_first(idx) {
             self.respond(idx, Pending::ANNOUNCE);
+        }
+    }
+
+    /// Requests are parked: the server is asked about the one that began last, once it has been
+    /// sent. A server that is well says BUSY or better within a round trip, and has then looked
+    /// at all that was sent before; one that stalls says nothing, and is left alone.
+    fn ask_for_news(&mut self, p: u32) {
+        let last = self.peers[p].last_begun;
+        let rpc = &mut self.rpcs[last];
+        let is_it = rpc.peer == p && rpc.begun_at == self.peers[p].begun;
+        if is_it && rpc.state == State::ClientOutgoing {
+            rpc.is_awaited = true;
+            if rpc.out.sent > 0 && rpc.out.all_allowed_sent() {
+                self.tell_news_wanted(last);
+            }
+        }
+    }
+
+    fn tell_news_wanted(&mut self, idx: u32) {
+        self.rpcs[idx].is_awaited = false;
+        self.respond(idx, Pending::RESEND_ALL);
+    }
+
+    /// Something was heard of an RPC, or it has ended: what went to its server before is no
+    /// longer in doubt.
+    pub(crate) fn heard_of(&mut self, idx: u32) {
+        let rpc = &self.rpcs[idx];
+        let p = rpc.peer;
+        let peer = &mut self.peers[p];
+        if rpc.begun_at <= peer.begun_heard {
+            return;
+        }
+        peer.begun_heard = rpc.begun_at;
+        if !peer.parked.is_empty() {
+            self.peers
+                .push_back(&mut self.unparking, peer::dim::UNPARK, p);
+        }
+    }
+
+    /// Parked requests begin, a slice at a time.
+    pub(crate) fn unpark(&mut self, now: Instant) {
+        for _ in 0..UNPARKS_PER_CALL {
+            let Some(p) = self.unparking.first() else {
+                return;
+            };
+            let next = self.peers[p].parked.first();
+            match next.filter(|&idx| self.may_begin(idx)) {
+                Some(idx) => {
+                    let parked = &mut self.peers[p].parked;
+                    self.rpcs.unlink(parked, dim::QUEUE, idx);
+                    self.rpcs[idx].is_parked = false;
+                    self.begin_sending(now, idx);
+                }
+                None => {
+                    self.peers.unlink(&mut self.unparking, peer::dim::UNPARK, p);
+                    if next.is_some() {
+                        self.ask_for_news(p);
+                    }
+                }
+            }
         }
     }
 }

@@ -105,7 +105,8 @@ pub(crate) enum GrantState {
 pub(crate) mod dim {
     /// Control packets are due.
     pub(crate) const CONTROL: usize = 0;
-    /// Events to be polled, short messages to be sent, or free slots: never two at once.
+    /// Events to be polled, short messages to be sent, requests that are parked, or free slots:
+    /// never two at once.
     pub(crate) const QUEUE: usize = 1;
     /// Incoming messages that need grants, or outgoing ones that are not wholly sent: oldest
     /// first. An RPC receives or sends, never both at once.
@@ -127,8 +128,10 @@ pub(crate) struct RpcSlot<M, B> {
     pub(crate) state: State,
     pub(crate) pending: Pending,
     pub(crate) grant: GrantState,
-    /// RESENDs since something was heard of the RPC.
+    /// RESENDs since the RPC went on: BUSY does not clear it, so that a busy peer is asked ever less.
     pub(crate) tries: u8,
+    /// RESENDs since anything was heard of the RPC: BUSY clears it too.
+    pub(crate) unanswered: u8,
     /// RESENDs since the last DATA packet of the RPC: BUSY does not clear it.
     pub(crate) asks_without_data: u8,
     /// It holds a place among the RESENDs to its peer, which are spread out in time.
@@ -137,6 +140,10 @@ pub(crate) struct RpcSlot<M, B> {
     pub(crate) was_asked: bool,
     /// Its outgoing message waits for grants.
     pub(crate) is_stalled: bool,
+    /// It waits for the server to be heard of before it begins.
+    pub(crate) is_parked: bool,
+    /// Others wait for news of this request: the server is asked as soon as it has been sent.
+    pub(crate) is_awaited: bool,
     pub(crate) error: Option<RpcError>,
     pub(crate) grant_priority: u8,
     pub(crate) local_port: u16,
@@ -161,6 +168,8 @@ pub(crate) struct RpcSlot<M, B> {
     /// The missing ranges that are being asked for now lie in `ask_from..ask_below`.
     pub(crate) ask_from: u32,
     pub(crate) ask_below: u32,
+    /// `PeerSlot::begun` when this request began; 0 for others.
+    pub(crate) begun_at: u64,
 }
 
 impl<M, B> RpcSlot<M, B> {
@@ -175,10 +184,13 @@ impl<M, B> RpcSlot<M, B> {
             pending: Pending(0),
             grant: GrantState::None,
             tries: 0,
+            unanswered: 0,
             asks_without_data: 0,
             has_turn: false,
             was_asked: false,
             is_stalled: false,
+            is_parked: false,
+            is_awaited: false,
             error: None,
             grant_priority: 0,
             local_port: 0,
@@ -193,6 +205,7 @@ impl<M, B> RpcSlot<M, B> {
             gaps_seen_below: 0,
             ask_from: 0,
             ask_below: 0,
+            begun_at: 0,
             cookie: 0,
             out: Outgoing::new(),
             inc: Incoming::new(),
@@ -208,9 +221,12 @@ impl<M, B> RpcSlot<M, B> {
         self.pending = Pending::default();
         self.grant = GrantState::None;
         self.tries = 0;
+        self.unanswered = 0;
         self.asks_without_data = 0;
         self.has_turn = false;
         self.was_asked = false;
+        self.is_awaited = false;
+        self.begun_at = 0;
         self.error = None;
         self.asked = Instant::ZERO;
         self.gap_due = Instant::MAX;

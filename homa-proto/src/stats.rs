@@ -75,7 +75,7 @@ stats! {
     resends_spurious,
     /// RESENDs among these that were sent because a buffer was found at last.
     resends_for_buffer,
-    /// RESENDs put off because their peer had its share of them.
+    /// RESENDs and NEED_ACKs put off because their peer had its share of them.
     resends_deferred,
     /// RESENDs of no bytes, not among these, that ask a client whether it still waits.
     probes_sent,
@@ -125,6 +125,8 @@ stats! {
     buffer_waits,
     /// Nanoseconds during which this endpoint had messages to send, but none that was granted.
     sender_idle_ns,
+    /// Requests that waited because too much was on its way to their server unheard.
+    requests_parked,
     /// Changes of the cutoffs of unscheduled priorities.
     cutoff_changes,
     /// Late calls of `handle_timeout`: silence was not held against anybody.

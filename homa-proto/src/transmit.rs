@@ -114,6 +114,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         if buffer.len() < usize::from(self.config.mtu) {
             return None;
         }
+        self.unpark(now);
         // Buffers may have come free without this endpoint being told.
         if self.grants.first_awaiting_buffer().is_some() {
             self.serve_waiters(now);

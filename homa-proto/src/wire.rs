@@ -117,23 +117,26 @@ const ACK_ENTRY_LEN: usize = 10;
 /// single packets.
 const SEE_SEQUENCE: u32 = u32::MAX;
 
-/// The `W` bytes at `AT`. A field that lies outside does not compile.
-#[inline(always)]
-fn field<const AT: usize, const W: usize, const N: usize>(bytes: &[u8; N]) -> [u8; W] {
-    const { assert!(W <= N && AT <= N - W) };
-    // The check above is for the reader and the compiler: the fallback is never taken.
-    match bytes.split_at(AT).1.first_chunk() {
-        Some(field) => *field,
-        None => [0; W],
-    }
-}
+/// What starts at `AT`. A field that lies outside its packet does not compile.
+struct Field<const AT: usize>;
 
-/// Sets the `W` bytes at `AT`. A field that lies outside does not compile.
-#[inline(always)]
-fn put<const AT: usize, const W: usize, const N: usize>(bytes: &mut [u8; N], value: [u8; W]) {
-    const { assert!(W <= N && AT <= N - W) };
-    if let Some(field) = bytes.split_at_mut(AT).1.first_chunk_mut() {
-        *field = value;
+impl<const AT: usize> Field<AT> {
+    #[inline(always)]
+    fn get<const W: usize, const N: usize>(bytes: &[u8; N]) -> [u8; W] {
+        const { assert!(W <= N && AT <= N - W) };
+        // The check above is for the reader and the compiler: the fallback is never taken.
+        match bytes.split_at(AT).1.first_chunk() {
+            Some(field) => *field,
+            None => [0; W],
+        }
+    }
+
+    #[inline(always)]
+    fn put<const W: usize, const N: usize>(bytes: &mut [u8; N], value: [u8; W]) {
+        const { assert!(W <= N && AT <= N - W) };
+        if let Some(field) = bytes.split_at_mut(AT).1.first_chunk_mut() {
+            *field = value;
+        }
     }
 }
 
@@ -286,18 +289,18 @@ impl AckEntry {
     /// `None` when the entry is unused.
     #[inline]
     fn read(bytes: &[u8; ACK_ENTRY_LEN]) -> Option<Self> {
-        let client_id = u64::from_be_bytes(field::<0, 8, _>(bytes));
+        let client_id = u64::from_be_bytes(Field::<0>::get(bytes));
         (client_id != 0).then(|| Self {
             client_id,
-            server_port: u16::from_be_bytes(field::<8, 2, _>(bytes)),
+            server_port: u16::from_be_bytes(Field::<8>::get(bytes)),
         })
     }
 
     #[inline]
     fn bytes(self) -> [u8; ACK_ENTRY_LEN] {
         let mut bytes = [0; ACK_ENTRY_LEN];
-        put::<0, 8, _>(&mut bytes, self.client_id.to_be_bytes());
-        put::<8, 2, _>(&mut bytes, self.server_port.to_be_bytes());
+        Field::<0>::put(&mut bytes, self.client_id.to_be_bytes());
+        Field::<8>::put(&mut bytes, self.server_port.to_be_bytes());
         bytes
     }
 }

@@ -1,4 +1,5 @@
 //! After warm-up the core allocates nothing: shown by an allocator that counts.
+#![cfg(feature = "alloc")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

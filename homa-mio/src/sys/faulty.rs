@@ -50,6 +50,12 @@ pub trait Plan {
         None
     }
 
+    /// Before the socket's TOS is changed: an error code to fail with.
+    fn set_tos(&mut self, tos: u8) -> Option<i32> {
+        let _ = tos;
+        None
+    }
+
     /// The receive buffer that there is when this much is asked for; `None`: as the system says.
     fn receive_buffer(&mut self, bytes: usize) -> Option<usize> {
         let _ = bytes;
@@ -139,5 +145,10 @@ impl<P: Plan, S: Sys> Sys for Faulty<P, S> {
 
     fn tos(&mut self, socket: BorrowedFd<'_>) -> io::Result<u8> {
         self.sys.tos(socket)
+    }
+
+    fn set_tos(&mut self, socket: BorrowedFd<'_>, tos: u8) -> io::Result<()> {
+        fail(self.plan.set_tos(tos))?;
+        self.sys.set_tos(socket, tos)
     }
 }

@@ -161,4 +161,10 @@ pub trait Sys {
     /// # Errors
     /// What the system says.
     fn tos(&mut self, socket: BorrowedFd<'_>) -> io::Result<u8>;
+
+    /// Changes that.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn set_tos(&mut self, socket: BorrowedFd<'_>, tos: u8) -> io::Result<()>;
 }

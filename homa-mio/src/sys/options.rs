@@ -75,6 +75,16 @@ pub(super) fn tos(socket: BorrowedFd<'_>) -> io::Result<u8> {
     Ok(u8::try_from(value).unwrap_or(0))
 }
 
+pub(super) fn set_tos(socket: BorrowedFd<'_>, tos: u8) -> io::Result<()> {
+    let value = c_int::from(tos);
+    let ipv4 = set(socket, libc::IPPROTO_IP, libc::IP_TOS, value);
+    if is_ipv6(socket)? {
+        // Refused for IPv4 only by a socket that does not carry it.
+        return set(socket, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, value);
+    }
+    ipv4
+}
+
 fn is_ipv6(socket: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(SockRef::from(&socket).local_addr()?.is_ipv6())
 }

@@ -31,6 +31,8 @@ fn plain(address: &str) -> Plain {
 }
 
 /// Queues datagrams of `size` bytes, each filled with its number, the last one `last` long.
+///
+/// Flushes first if the queue is full.
 fn queue<S: Sys>(
     udp: &mut Udp<S>,
     to: SocketAddr,
@@ -39,6 +41,9 @@ fn queue<S: Sys>(
     size: usize,
     last: usize,
 ) {
+    if udp.room().is_none() {
+        udp.flush(Instant::ZERO).unwrap();
+    }
     let room = udp.room().expect("room in the queue");
     let len = (count - 1) * size + last;
     for (number, bytes) in (first..).zip(room[..len].chunks_mut(size)) {
@@ -532,6 +537,40 @@ fn a_poor_system_is_told_of_and_worked_with() {
     assert_numbered(&receive_all(&receiver, 40), 40, 1400, 9);
 }
 
+#[test]
+fn equal_datagrams_to_one_peer_leave_together() {
+    let (a, b) = (plain(V4), plain(V4));
+    let (to_a, to_b) = (a.local_addr().unwrap(), b.local_addr().unwrap());
+    let mut udp = bind(V4, Os);
+    // Sixteen bursts' worth of small ones, and what does not go with its neighbours.
+    for number in 0..100 {
+        queue(&mut udp, to_a, number, 1, 28, 28);
+    }
+    queue(&mut udp, to_a, 100, 1, 20, 20);
+    queue(&mut udp, to_a, 101, 1, 28, 28);
+    queue(&mut udp, to_b, 0, 1, 28, 28);
+    queue(&mut udp, to_b, 1, 5, 28, 10);
+    queue(&mut udp, to_b, 6, 1, 10, 10);
+    udp.flush(Instant::ZERO).unwrap();
+    let lengths =
+        |datagrams: Vec<Vec<u8>>| -> Vec<_> { datagrams.iter().map(|d| (d[0], d.len())).collect() };
+    let mut expected: Vec<_> = (0..100).map(|i| (i, 28)).collect();
+    expected.extend([(100, 20), (101, 28)]);
+    assert_eq!(lengths(receive_all(&a, 102)), expected);
+    let expected = [
+        (0, 28),
+        (1, 28),
+        (2, 28),
+        (3, 28),
+        (4, 28),
+        (5, 10),
+        (6, 10),
+    ];
+    assert_eq!(lengths(receive_all(&b, 7)), expected);
+    // 64, 36 + 1, 1; 1 + 5, 1.
+    assert_eq!((udp.io.send_calls, udp.io.joined_sent), (1, 3));
+}
+
 /// A small generator of arbitrary numbers.
 struct Dice(u64);
 
@@ -642,5 +681,68 @@ fn congestion_marks_are_counted_if_asked_for() {
         }
         let counted = if count_congestion { 2 } else { 0 };
         assert_eq!(receiver.io.congestion_marked, counted);
+    }
+}
+
+/// Counts how often the socket's own mark is changed; refuses if so told.
+struct MarkChanges {
+    count: u32,
+    refuse: bool,
+}
+
+impl Plan for MarkChanges {
+    fn set_tos(&mut self, _: u8) -> Option<i32> {
+        self.count += 1;
+        self.refuse.then_some(libc::EPERM)
+    }
+}
+
+#[test]
+fn whoever_marks_the_packets_the_mark_is_right() {
+    let ends = [
+        (V4, V4, "127.0.0.1"),
+        (V6, V6, "::1"),
+        ("[::]:0", V4, "::ffff:127.0.0.1"),
+        ("[::]:0", "[::]:0", "::ffff:127.0.0.1"),
+    ];
+    for (seed, (from, at, to)) in (1..).zip(ends) {
+        for refuse in [false, true] {
+            let receiver = plain(at);
+            Os.ask(receiver.as_fd(), Ask::ReceiveTos).unwrap();
+            let port = receiver.local_addr().unwrap().port();
+            let to = SocketAddr::new(to.parse().unwrap(), port);
+            let mut udp = bind(from, Faulty::new(MarkChanges { count: 0, refuse }));
+            let mut dice = Dice(seed);
+            let mut sent = Vec::new();
+            while sent.len() < 3000 {
+                // Long rows of one priority and short ones of others, several to a flush.
+                let priority = dice.roll(8) as u8;
+                for _ in 0..[1, 3, 200][dice.roll(3)] {
+                    udp.room().unwrap()[0] = priority;
+                    udp.push(&Transmit {
+                        to,
+                        local: None,
+                        priority,
+                        len: 1,
+                        segment_size: None,
+                    });
+                    sent.push(priority << 5);
+                    if dice.roll(4) == 0 || udp.room().is_none() {
+                        udp.flush(Instant::ZERO).unwrap();
+                    }
+                }
+            }
+            udp.flush(Instant::ZERO).unwrap();
+            assert!(udp.is_idle());
+            let mut memory = vec![0; RECEIVE_LEN];
+            let mut incoming = [Incoming::NONE];
+            for tos in sent {
+                Os.receive(receiver.as_fd(), &mut memory, &mut incoming)
+                    .unwrap();
+                assert_eq!((memory[0] << 5, incoming[0].tos), (tos, tos), "to {to}");
+            }
+            let changes = udp.sys.plan.count;
+            assert!((10..100).contains(&changes), "{changes} changes");
+        }
     }
 }

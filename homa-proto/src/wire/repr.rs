@@ -4,8 +4,8 @@ use core::fmt;
 
 use super::{
     ACK_ENTRY_LEN, ACK_LEN, AckEntry, COMMON_LEN, CUTOFFS_LEN, CUTOFFS_LIMIT_LEN, Common, DATA_LEN,
-    GRANT_LEN, MAX_ACKS, MAX_MESSAGE, Malformed, PacketType, RESEND_LEN, View, at, clamp_priority,
-    put,
+    Field, GRANT_LEN, MAX_ACKS, MAX_MESSAGE, Malformed, PacketType, RESEND_LEN, View, at,
+    clamp_priority,
 };
 
 /// The start of every packet that is ever sent: the common header, and 0 in all other bytes, so
@@ -13,12 +13,12 @@ use super::{
 #[inline(always)]
 fn packet<const N: usize>(common: Common, kind: PacketType, sequence: u32) -> [u8; N] {
     let mut bytes = [0; N];
-    put::<{ at::SOURCE_PORT }, 2, N>(&mut bytes, common.source_port.to_be_bytes());
-    put::<{ at::DEST_PORT }, 2, N>(&mut bytes, common.dest_port.to_be_bytes());
-    put::<{ at::SEQUENCE }, 4, N>(&mut bytes, sequence.to_be_bytes());
-    put::<{ at::TYPE }, 1, N>(&mut bytes, [kind as u8]);
-    put::<{ at::DATA_OFFSET }, 1, N>(&mut bytes, [kind.data_offset()]);
-    put::<{ at::SENDER_ID }, 8, N>(&mut bytes, common.sender_id.to_be_bytes());
+    Field::<{ at::SOURCE_PORT }>::put(&mut bytes, common.source_port.to_be_bytes());
+    Field::<{ at::DEST_PORT }>::put(&mut bytes, common.dest_port.to_be_bytes());
+    Field::<{ at::SEQUENCE }>::put(&mut bytes, sequence.to_be_bytes());
+    Field::<{ at::TYPE }>::put(&mut bytes, [kind as u8]);
+    Field::<{ at::DATA_OFFSET }>::put(&mut bytes, [kind.data_offset()]);
+    Field::<{ at::SENDER_ID }>::put(&mut bytes, common.sender_id.to_be_bytes());
     bytes
 }
 
@@ -59,15 +59,15 @@ impl DataHeader {
     #[must_use]
     pub fn emit(&self, out: &mut [u8]) -> Option<usize> {
         let mut bytes = packet::<DATA_LEN>(self.common, PacketType::Data, self.offset);
-        put::<{ at::DATA_MESSAGE_LEN }, 4, _>(&mut bytes, self.message_len.to_be_bytes());
-        put::<{ at::DATA_INCOMING }, 4, _>(&mut bytes, self.incoming.to_be_bytes());
+        Field::<{ at::DATA_MESSAGE_LEN }>::put(&mut bytes, self.message_len.to_be_bytes());
+        Field::<{ at::DATA_INCOMING }>::put(&mut bytes, self.incoming.to_be_bytes());
         if let Some(ack) = self.ack {
-            put::<{ at::DATA_ACK }, ACK_ENTRY_LEN, _>(&mut bytes, ack.bytes());
+            Field::<{ at::DATA_ACK }>::put(&mut bytes, ack.bytes());
         }
-        put::<{ at::DATA_CUTOFF_VERSION }, 2, _>(&mut bytes, self.cutoff_version.to_be_bytes());
-        put::<{ at::DATA_RETRANSMIT }, 1, _>(&mut bytes, [self.retransmit.into()]);
-        put::<{ at::DATA_FLAGS }, 1, _>(&mut bytes, [self.flags]);
-        put::<{ at::DATA_SEGMENT_OFFSET }, 4, _>(&mut bytes, self.offset.to_be_bytes());
+        Field::<{ at::DATA_CUTOFF_VERSION }>::put(&mut bytes, self.cutoff_version.to_be_bytes());
+        Field::<{ at::DATA_RETRANSMIT }>::put(&mut bytes, [self.retransmit.into()]);
+        Field::<{ at::DATA_FLAGS }>::put(&mut bytes, [self.flags]);
+        Field::<{ at::DATA_SEGMENT_OFFSET }>::put(&mut bytes, self.offset.to_be_bytes());
         write(out, &bytes)
     }
 }
@@ -276,9 +276,9 @@ impl<'a> Repr<'a> {
                 resend_all,
             } => {
                 let mut bytes = packet::<GRANT_LEN>(common, PacketType::Grant, 0);
-                put::<{ at::GRANT_OFFSET }, 4, _>(&mut bytes, offset.to_be_bytes());
-                put::<{ at::GRANT_PRIORITY }, 1, _>(&mut bytes, [clamp_priority(priority)]);
-                put::<{ at::GRANT_RESEND_ALL }, 1, _>(&mut bytes, [resend_all.into()]);
+                Field::<{ at::GRANT_OFFSET }>::put(&mut bytes, offset.to_be_bytes());
+                Field::<{ at::GRANT_PRIORITY }>::put(&mut bytes, [clamp_priority(priority)]);
+                Field::<{ at::GRANT_RESEND_ALL }>::put(&mut bytes, [resend_all.into()]);
                 write(out, &bytes)
             }
             Self::Resend {
@@ -288,9 +288,9 @@ impl<'a> Repr<'a> {
                 priority,
             } => {
                 let mut bytes = packet::<RESEND_LEN>(common, PacketType::Resend, 0);
-                put::<{ at::RESEND_OFFSET }, 4, _>(&mut bytes, offset.to_be_bytes());
-                put::<{ at::RESEND_LENGTH }, 4, _>(&mut bytes, len.to_be_bytes());
-                put::<{ at::RESEND_PRIORITY }, 1, _>(&mut bytes, [clamp_priority(priority)]);
+                Field::<{ at::RESEND_OFFSET }>::put(&mut bytes, offset.to_be_bytes());
+                Field::<{ at::RESEND_LENGTH }>::put(&mut bytes, len.to_be_bytes());
+                Field::<{ at::RESEND_PRIORITY }>::put(&mut bytes, [clamp_priority(priority)]);
                 write(out, &bytes)
             }
             Self::Cutoffs {
@@ -304,12 +304,12 @@ impl<'a> Repr<'a> {
                 for (value, cutoff) in values.as_chunks_mut().0.iter_mut().zip(cutoffs) {
                     *value = cutoff.min(MAX_MESSAGE).to_be_bytes();
                 }
-                put::<{ at::CUTOFFS_VALUES }, 32, _>(&mut bytes, values);
-                put::<{ at::CUTOFFS_VERSION }, 2, _>(&mut bytes, version.to_be_bytes());
+                Field::<{ at::CUTOFFS_VALUES }>::put(&mut bytes, values);
+                Field::<{ at::CUTOFFS_VERSION }>::put(&mut bytes, version.to_be_bytes());
                 match unscheduled_limit {
                     None => write(out, bytes.first_chunk::<CUTOFFS_LEN>()?),
                     Some(limit) => {
-                        put::<{ at::CUTOFFS_LIMIT }, 4, _>(&mut bytes, limit.to_be_bytes());
+                        Field::<{ at::CUTOFFS_LIMIT }>::put(&mut bytes, limit.to_be_bytes());
                         write(out, &bytes)
                     }
                 }
@@ -322,8 +322,8 @@ impl<'a> Repr<'a> {
                     *bytes = ack.bytes();
                     count = count.saturating_add(1);
                 }
-                put::<{ at::ACK_COUNT }, 2, _>(&mut bytes, count.to_be_bytes());
-                put::<{ at::ACK_ENTRIES }, { MAX_ACKS * ACK_ENTRY_LEN }, _>(&mut bytes, entries);
+                Field::<{ at::ACK_COUNT }>::put(&mut bytes, count.to_be_bytes());
+                Field::<{ at::ACK_ENTRIES }>::put(&mut bytes, entries);
                 write(out, &bytes)
             }
             Self::RpcUnknown(common)

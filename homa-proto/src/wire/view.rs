@@ -3,9 +3,9 @@
 use core::fmt;
 
 use super::{
-    ACK_ENTRY_LEN, ACK_MIN_LEN, AckEntry, COMMON_LEN, CUTOFFS_LEN, Common, DATA_LEN, GRANT_MIN_LEN,
-    MAX_ACKS, MAX_MESSAGE, Malformed, PacketType, RESEND_LEN, SEE_SEQUENCE, at, clamp_priority,
-    field,
+    ACK_ENTRY_LEN, ACK_MIN_LEN, AckEntry, COMMON_LEN, CUTOFFS_LEN, Common, DATA_LEN, Field,
+    GRANT_MIN_LEN, MAX_ACKS, MAX_MESSAGE, Malformed, PacketType, RESEND_LEN, SEE_SEQUENCE, at,
+    clamp_priority,
 };
 
 /// A received packet that has passed every check of its bytes.
@@ -141,9 +141,9 @@ impl Common {
     #[inline]
     fn read<const N: usize>(header: &[u8; N]) -> Self {
         Self {
-            source_port: u16::from_be_bytes(field::<{ at::SOURCE_PORT }, 2, _>(header)),
-            dest_port: u16::from_be_bytes(field::<{ at::DEST_PORT }, 2, _>(header)),
-            sender_id: u64::from_be_bytes(field::<{ at::SENDER_ID }, 8, _>(header)),
+            source_port: u16::from_be_bytes(Field::<{ at::SOURCE_PORT }>::get(header)),
+            dest_port: u16::from_be_bytes(Field::<{ at::DEST_PORT }>::get(header)),
+            sender_id: u64::from_be_bytes(Field::<{ at::SENDER_ID }>::get(header)),
         }
     }
 
@@ -231,9 +231,9 @@ impl<'a> DataView<'a> {
 
     #[inline]
     fn raw_offset(&self) -> u32 {
-        let segment = u32::from_be_bytes(field::<{ at::DATA_SEGMENT_OFFSET }, 4, _>(self.header));
+        let segment = u32::from_be_bytes(Field::<{ at::DATA_SEGMENT_OFFSET }>::get(self.header));
         if segment == SEE_SEQUENCE {
-            u32::from_be_bytes(field::<{ at::SEQUENCE }, 4, _>(self.header))
+            u32::from_be_bytes(Field::<{ at::SEQUENCE }>::get(self.header))
         } else {
             segment
         }
@@ -243,7 +243,7 @@ impl<'a> DataView<'a> {
     #[must_use]
     #[inline]
     pub fn message_len(&self) -> u32 {
-        u32::from_be_bytes(field::<{ at::DATA_MESSAGE_LEN }, 4, _>(self.header))
+        u32::from_be_bytes(Field::<{ at::DATA_MESSAGE_LEN }>::get(self.header))
     }
 
     /// The sender will send everything below this offset without a further grant. At most the
@@ -251,22 +251,21 @@ impl<'a> DataView<'a> {
     #[must_use]
     #[inline]
     pub fn incoming(&self) -> u32 {
-        u32::from_be_bytes(field::<{ at::DATA_INCOMING }, 4, _>(self.header))
-            .min(self.message_len())
+        u32::from_be_bytes(Field::<{ at::DATA_INCOMING }>::get(self.header)).min(self.message_len())
     }
 
     /// An RPC (another than the packet's own) that the server may forget.
     #[must_use]
     #[inline]
     pub fn ack(&self) -> Option<AckEntry> {
-        AckEntry::read(&field::<{ at::DATA_ACK }, ACK_ENTRY_LEN, _>(self.header))
+        AckEntry::read(&Field::<{ at::DATA_ACK }>::get(self.header))
     }
 
     /// Version of the last CUTOFFS that the sender has from this receiver; 0: none yet.
     #[must_use]
     #[inline]
     pub fn cutoff_version(&self) -> u16 {
-        u16::from_be_bytes(field::<{ at::DATA_CUTOFF_VERSION }, 2, _>(self.header))
+        u16::from_be_bytes(Field::<{ at::DATA_CUTOFF_VERSION }>::get(self.header))
     }
 
     /// Whether the data is sent in answer to a RESEND.
@@ -329,7 +328,7 @@ impl GrantView<'_> {
     #[must_use]
     #[inline]
     pub fn offset(&self) -> u32 {
-        u32::from_be_bytes(field::<{ at::GRANT_OFFSET }, 4, _>(self.header))
+        u32::from_be_bytes(Field::<{ at::GRANT_OFFSET }>::get(self.header))
     }
 
     /// The priority of this message's data from now on, 0 to 7 (above is taken as 7).
@@ -373,7 +372,7 @@ impl ResendView<'_> {
     #[must_use]
     #[inline]
     pub fn offset(&self) -> u32 {
-        u32::from_be_bytes(field::<{ at::RESEND_OFFSET }, 4, _>(self.header))
+        u32::from_be_bytes(Field::<{ at::RESEND_OFFSET }>::get(self.header))
     }
 
     /// Bytes of the missing range: any value, `offset + len` may not fit 32 bits. 0 is a probe,
@@ -381,7 +380,7 @@ impl ResendView<'_> {
     #[must_use]
     #[inline]
     pub fn len(&self) -> u32 {
-        u32::from_be_bytes(field::<{ at::RESEND_LENGTH }, 4, _>(self.header))
+        u32::from_be_bytes(Field::<{ at::RESEND_LENGTH }>::get(self.header))
     }
 
     /// The priority that the data asked for shall have, 0 to 7 (above is taken as 7).
@@ -418,7 +417,7 @@ impl CutoffsView<'_> {
     #[must_use]
     #[inline]
     pub fn cutoffs(&self) -> [u32; 8] {
-        let values: [u8; 32] = field::<{ at::CUTOFFS_VALUES }, 32, _>(self.header);
+        let values: [u8; 32] = Field::<{ at::CUTOFFS_VALUES }>::get(self.header);
         let mut cutoffs = [0; 8];
         for (cutoff, value) in cutoffs.iter_mut().zip(values.as_chunks().0) {
             *cutoff = u32::from_be_bytes(*value);
@@ -430,7 +429,7 @@ impl CutoffsView<'_> {
     #[must_use]
     #[inline]
     pub fn version(&self) -> u16 {
-        u16::from_be_bytes(field::<{ at::CUTOFFS_VERSION }, 2, _>(self.header))
+        u16::from_be_bytes(Field::<{ at::CUTOFFS_VERSION }>::get(self.header))
     }
 
     /// The most unscheduled bytes of one message that the receiver wants, when it says so: an
@@ -469,7 +468,7 @@ impl<'a> AckView<'a> {
     #[must_use]
     #[inline]
     pub fn entries(&self) -> AckEntries<'a> {
-        let count = u16::from_be_bytes(field::<{ at::ACK_COUNT }, 2, _>(self.header));
+        let count = u16::from_be_bytes(Field::<{ at::ACK_COUNT }>::get(self.header));
         let (entries, _) = self.rest.as_chunks();
         AckEntries(entries.iter().take(MAX_ACKS.min(count.into())))
     }

@@ -1,4 +1,5 @@
 //! The endpoint as its callers and its peers see it: rules first, then everything at once.
+#![cfg(feature = "alloc")]
 
 mod hand;
 mod link;
@@ -9,6 +10,7 @@ mod buffers;
 mod grants;
 mod losses;
 mod once;
+mod parked;
 mod peers;
 mod priorities;
 mod rpcs;
