@@ -92,6 +92,40 @@ pub struct HomaOptions {
     pub reorder_ns: u64,
     /// RPC slots of a host.
     pub rpcs: usize,
+    /// Where the cutoffs of unscheduled priorities come from.
+    pub cutoffs: Cutoffs,
+}
+
+/// Where the cutoffs of unscheduled priorities come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Cutoffs {
+    /// Each receiver finds them from its traffic, as it does in production.
+    Learned,
+    /// They are computed from the workload beforehand, as in the simulations of SIGCOMM '18.
+    FromWorkload,
+}
+
+/// The cutoffs for a workload: unscheduled levels in proportion to unscheduled bytes, at least one of each kind, and the same
+/// number of unscheduled bytes in each (SIGCOMM '18, section 3.4). Bytes on the wire, headers included: they take the time.
+fn cutoffs_for(workload: &Workload, levels: u8, unscheduled_bytes: u32, mtu: u32) -> [u32; 8] {
+    let unscheduled = |bytes: u32| message_wire_bytes(bytes.min(unscheduled_bytes), mtu) as f64;
+    let sum = workload.average(unscheduled);
+    let share = sum / workload.average(|bytes| message_wire_bytes(bytes, mtu) as f64);
+    let levels = usize::from(levels);
+    let count = ((share * levels as f64).round() as usize).clamp(1, (levels - 1).max(1));
+    let lowest = levels - count;
+    let mut cutoffs = [0; 8];
+    let (mut level, mut upto) = (levels - 1, 0.0);
+    for (bytes, part) in workload.shares() {
+        upto += part * unscheduled(bytes);
+        while level > lowest && upto >= sum / count as f64 * (levels - level) as f64 {
+            cutoffs[level] = bytes;
+            level -= 1;
+        }
+    }
+    cutoffs[level] = i32::MAX as u32;
+    cutoffs
 }
 
 impl Default for HomaOptions {
@@ -106,6 +140,7 @@ impl Default for HomaOptions {
             resend_floor_us: 1000,
             reorder_ns: 0,
             rpcs: 2048,
+            cutoffs: Cutoffs::Learned,
         }
     }
 }
@@ -278,14 +313,23 @@ impl Experiment {
                     think_ns: 500,
                     ..Software::default()
                 },
+                homa: HomaOptions {
+                    // One round trip's bytes for each of the active messages and no limit beside it; no share for
+                    // the oldest; priorities from the known workload.
+                    window: 9_700,
+                    max_incoming: 1 << 30,
+                    fifo_permille: 0,
+                    cutoffs: Cutoffs::FromWorkload,
+                    ..HomaOptions::default()
+                },
                 ..Self::default()
             }),
             "atc21" => Ok(Self {
                 hosts: 40,
                 software: Software {
-                    tx_ns: 3000,
+                    tx_ns: 3200,
                     rx_ns: 3500,
-                    think_ns: 500,
+                    think_ns: 540,
                     ..Software::default()
                 },
                 cap: 1_000_000,
@@ -507,9 +551,30 @@ impl Experiment {
             _ => self.workload()?.max().max(self.job.bytes),
         };
         let longest = longest.max(1 << 20);
+        let rtt_ns = self.round_trip_ns(topology);
+        let slowest = topology
+            .hosts
+            .iter()
+            .map(|host| host.bps)
+            .min()
+            .unwrap_or(1);
+        let unscheduled_bytes = match options.unscheduled_bytes {
+            0 => (slowest as f64 * rtt_ns as f64 / 8e9) as u32,
+            set => set,
+        };
+        let fixed_cutoffs = match options.cutoffs {
+            Cutoffs::Learned => None,
+            Cutoffs::FromWorkload => Some(cutoffs_for(
+                &self.workload()?,
+                self.levels,
+                unscheduled_bytes,
+                u32::from(self.mtu),
+            )),
+        };
         let config = Config {
             mtu: self.mtu,
-            rtt_ns: self.round_trip_ns(topology),
+            rtt_ns,
+            fixed_cutoffs,
             max_message: longest,
             unscheduled_bytes: options.unscheduled_bytes,
             max_incoming: options.max_incoming,
@@ -722,4 +787,48 @@ pub struct Watch<'a> {
 /// Only the first line of a message.
 pub(crate) fn one_line(text: &str) -> String {
     text.lines().next().unwrap_or("").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cutoffs_share_the_unscheduled_bytes_out_evenly() {
+        for name in ["w1", "w2", "w3", "w4", "w5"] {
+            let workload = Workload::named(name).unwrap();
+            let cutoffs = cutoffs_for(&workload, 8, 10_000, 1500);
+            let level = |bytes| (0..8).rev().find(|&level| cutoffs[level] >= bytes).unwrap();
+            let mut bytes = [0.0; 8];
+            for (length, share) in workload.shares() {
+                bytes[level(length)] += share * message_wire_bytes(length.min(10_000), 1500) as f64;
+            }
+            let used: Vec<f64> = bytes.into_iter().filter(|b| *b > 0.0).collect();
+            let mean = used.iter().sum::<f64>() / used.len() as f64;
+            // One length can hold much of a level.
+            assert!(
+                used.iter().all(|b| *b < mean * 1.6 && *b > mean * 0.4),
+                "{name}: {used:?}"
+            );
+            assert_eq!(bytes[0], 0.0, "{name}: level 0 is for scheduled data");
+        }
+    }
+
+    #[test]
+    fn the_round_trip_of_sigcomm18_is_the_published_one() {
+        let experiment = Experiment::preset("sigcomm18").unwrap();
+        let topology = experiment.build_topology().unwrap();
+        let rtt = experiment.round_trip_ns(&topology);
+        // 7.75 µs there, with slightly smaller headers.
+        assert!((7_700..7_900).contains(&rtt), "{rtt}");
+    }
+
+    #[test]
+    fn an_rpc_of_atc21_takes_the_published_time() {
+        let experiment = Experiment::preset("atc21").unwrap();
+        let topology = experiment.build_topology().unwrap();
+        let mut ideal = Ideal::new(topology, experiment.software, 1500);
+        let time = ideal.round_trip_ns(0, 1, 100, 100);
+        assert!((15_000.0..15_200.0).contains(&time), "{time}");
+    }
 }
