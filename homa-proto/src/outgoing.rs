@@ -280,10 +280,14 @@ impl<'a> SendQueue<'a> {
         self.by_left.first(&self.srpt).is_none()
     }
 
-    /// Accounts for `bytes` of `idx` that went: each one earns the oldest message its share, and
-    /// what the oldest sends uses it up.
+    /// Accounts for `bytes` of `idx` that went, before its place in the queue changes: what goes in
+    /// SRPT order earns the oldest message its share, and what goes out of order uses it up, as does
+    /// what the oldest sends.
     pub(crate) fn charge(&mut self, idx: u32, bytes: u64) {
-        self.fifo_credit = if self.oldest.first() == Some(idx) {
+        // The turn may have been that of an old message that is not the oldest: that one waits for
+        // a grant.
+        let in_order = self.is_first(idx) && self.oldest.first() != Some(idx);
+        self.fifo_credit = if !in_order {
             self.fifo_credit.saturating_sub(bytes.saturating_mul(1000))
         } else {
             let share = bytes.saturating_mul(self.fifo_permille);

@@ -585,6 +585,8 @@ impl Experiment {
             max_incoming: options.max_incoming,
             max_overcommit: options.overcommit,
             window: options.window,
+            // One-way messages are not answered: nothing is ever heard of them.
+            max_unheard: if self.reply == "none" { u64::MAX } else { 0 },
             fifo_permille: options.fifo_permille,
             levels: self.levels,
             nic_backlog_ns: options.nic_backlog_ns,
