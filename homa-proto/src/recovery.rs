@@ -29,6 +29,10 @@ const RESENDS_PER_FLOOR: u64 = 16;
 const GRACE_FLOORS: u64 = 1;
 const BETWEEN_GRACES_FLOORS: u64 = 8;
 
+/// Messages up to this length do not wait for the pacer (the kernel's `throttle_min_bytes`). With whole packets
+/// a card's queue, first in first out, would grow long where most messages are of one packet.
+const SHORT_BYTES: u32 = 200;
+
 impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     /// Does what is due at `now`: call it when [`poll_timeout`](Self::poll_timeout) says so. Then
     /// call `poll_transmit` and `poll_event` until nothing comes. Calling it early does no harm.
@@ -604,9 +608,14 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             peer.begun_live = peer.begun_live.saturating_add(1);
             rpc.begun_at = peer.begun;
         }
-        let payload = self.config.max_payload(peer.addr.is_ipv6());
+        let payload = self.config.max_payload(peer.addr.is_ipv6()) as u32;
+        // Where nothing is paced there is nothing to wait for.
+        let short = match self.config.link_bps {
+            0 => payload,
+            _ => SHORT_BYTES.min(payload),
+        };
         rpc.out.start(len, unscheduled);
-        if unscheduled == len && len as usize <= payload {
+        if unscheduled == len && len <= short {
             self.rpcs.push_back(&mut self.queue.short, dim::QUEUE, idx);
             return;
         }

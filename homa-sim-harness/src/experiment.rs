@@ -94,6 +94,9 @@ pub struct HomaOptions {
     pub rpcs: usize,
     /// Where the cutoffs of unscheduled priorities come from.
     pub cutoffs: Cutoffs,
+    /// Tell the core a link speed 1 % above the true one: it takes 1 % off to be on the safe side, which a simulated
+    /// card does not need.
+    pub exact_pacing: bool,
 }
 
 /// Where the cutoffs of unscheduled priorities come from.
@@ -141,6 +144,7 @@ impl Default for HomaOptions {
             reorder_ns: 0,
             rpcs: 2048,
             cutoffs: Cutoffs::Learned,
+            exact_pacing: false,
         }
     }
 }
@@ -320,6 +324,7 @@ impl Experiment {
                     max_incoming: 1 << 30,
                     fifo_permille: 0,
                     cutoffs: Cutoffs::FromWorkload,
+                    exact_pacing: true,
                     ..HomaOptions::default()
                 },
                 ..Self::default()
@@ -580,6 +585,8 @@ impl Experiment {
             max_incoming: options.max_incoming,
             max_overcommit: options.overcommit,
             window: options.window,
+            // One-way messages are not answered: nothing is ever heard of them.
+            max_unheard: if self.reply == "none" { u64::MAX } else { 0 },
             fifo_permille: options.fifo_permille,
             levels: self.levels,
             nic_backlog_ns: options.nic_backlog_ns,
@@ -599,7 +606,14 @@ impl Experiment {
             contents: false,
             check_every: 0,
         };
-        let bps = topology.hosts.iter().map(|host| host.bps).collect();
+        let told = |bps: u64| {
+            if options.exact_pacing {
+                bps / 100 * 101
+            } else {
+                bps
+            }
+        };
+        let bps = topology.hosts.iter().map(|host| told(host.bps)).collect();
         Homa::new(settings, bps, self.seed)
     }
 
