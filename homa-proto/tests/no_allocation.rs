@@ -148,7 +148,7 @@ impl<S: BufferSource> Pair<'_, S> {
             .iter_mut()
             .for_each(|node| node.open_port(PORT).unwrap());
         // Long enough for the worst crowd of messages that losses lead to.
-        self.run(6_000);
+        self.run(12_000);
         let before = ALLOCATIONS.get();
         self.run(1_000);
         let after = ALLOCATIONS.get();
