@@ -126,6 +126,20 @@ impl Trouble {
     }
 }
 
+/// Whether a refusal with this code says that the system lacks what was asked for. Others, like
+/// EPERM, can come from a filter's limit or a route, and may have passed by the next try.
+fn is_about_features(code: i32) -> bool {
+    matches!(
+        code,
+        libc::EINVAL
+            | libc::EIO
+            | libc::EOPNOTSUPP
+            | libc::ENOPROTOOPT
+            | libc::EMSGSIZE
+            | libc::EADDRNOTAVAIL
+    )
+}
+
 /// What one call to receive has found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Received {
@@ -538,7 +552,7 @@ impl<S: Sys> Udp<S> {
             let fd = self.socket.as_fd();
             match self.sys.send(fd, &self.queue.memory, &[trial]) {
                 Ok(1..) => {
-                    self.turn_off(&refused, &trial, Feature::Off(Reason::Refused(code)));
+                    self.turn_off(&refused, &trial, code);
                     self.sent(trial);
                     return true;
                 }
@@ -555,11 +569,13 @@ impl<S: Sys> Udp<S> {
     }
 
     /// What `refused` has and `taken` has not is off from now on.
-    fn turn_off(&mut self, refused: &Outgoing, taken: &Outgoing, off: Feature) {
-        if refused.segment_size != taken.segment_size {
+    fn turn_off(&mut self, refused: &Outgoing, taken: &Outgoing, code: i32) {
+        let off = Feature::Off(Reason::Refused(code));
+        let is_conclusive = is_about_features(code);
+        if is_conclusive && refused.segment_size != taken.segment_size {
             self.gso = off;
         }
-        if refused.tos != taken.tos {
+        if is_conclusive && refused.tos != taken.tos {
             self.priorities = off;
             // Nor are packets to bear the mark of others.
             let _ = self.sys.set_tos(self.socket.as_fd(), self.marks.ecn);

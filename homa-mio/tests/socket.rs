@@ -513,7 +513,9 @@ fn without_priorities_rpcs_go_on_and_nothing_is_lost() {
         };
         let (client, server) = troubled(trouble, SIZES);
         for stats in [client, server] {
-            assert_eq!(stats.priorities, Feature::Off(Reason::Refused(code)));
+            // EPERM may be a filter's limit, which has passed by the next try.
+            let is_off = stats.priorities == Feature::Off(Reason::Refused(code));
+            assert_eq!(is_off, code != libc::EPERM);
             assert!(stats.gso.is_on());
         }
         assert_nothing_lost(&client, &server);

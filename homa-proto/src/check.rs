@@ -156,11 +156,10 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
                 .sum();
             ensure(sum == peer.incoming, "a peer's incoming bytes drifted")?;
             let own = || self.rpcs.iter().filter(|rpc| rpc.peer == p);
-            let last = &self.rpcs[peer.last_begun];
+            let begun = own().filter(|rpc| rpc.begun_at > 0).count();
             ensure(
-                peer.unheard() == 0
-                    || last.peer == p && last.is_client() && last.begun_at == peer.begun,
-                "unheard bytes belong to no request",
+                begun == peer.begun_live as usize && (begun > 0 || peer.unheard() == 0),
+                "requests that have begun are miscounted",
             )?;
             let parked = own().filter(|rpc| rpc.is_parked).count();
             ensure(

@@ -16,7 +16,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     pub(crate) fn begin_response(&mut self, now: Instant, idx: u32) {
         let rpc = &mut self.rpcs[idx];
         // The time of a response counts only if nobody had to ask.
-        if rpc.tries == 0 && rpc.out.sent == rpc.out.len && rpc.heard <= now {
+        if rpc.tries == 0 && !rpc.was_probed && rpc.out.sent == rpc.out.len && rpc.heard <= now {
             let service = now.nanos_since(rpc.heard);
             self.peers[rpc.peer].service.sample(service);
         }
@@ -26,7 +26,11 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         rpc.heard = now;
         rpc.tries = 0;
         rpc.unanswered = 0;
-        self.retract(idx, Pending::RESEND_ALL | Pending::ANNOUNCE);
+        rpc.has_turn = false;
+        self.retract(
+            idx,
+            Pending::RESEND_ALL | Pending::PROBE | Pending::ANNOUNCE,
+        );
     }
 
     /// The response is whole: the RPC ends, and the server is told with a later packet.

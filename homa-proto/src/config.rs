@@ -166,7 +166,9 @@ impl Config {
         };
         self.max_batch = self.max_batch.clamp(1, 64);
         self.fifo_grant_increment = self.fifo_grant_increment.max(1);
-        self.resend_ceiling_ns = self.resend_ceiling_ns.max(self.resend_floor_ns);
+        self.resend_ceiling_ns = self
+            .resend_ceiling_ns
+            .clamp(self.resend_floor_ns, self.timeout_ns);
         if self.nic_backlog_ns == 0 {
             self.nic_backlog_ns = 5_000;
         }

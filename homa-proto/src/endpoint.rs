@@ -45,7 +45,9 @@ pub struct RequestOptions {
     pub local_port: u16,
 }
 
-/// What happened. Every RPC ends in exactly one event on each side.
+/// What happened. A request of this endpoint ends in exactly one `Response` or `Failed`, unless it
+/// is cancelled. A request from elsewhere brings one `Request`, and its response one `Released`;
+/// if the client gives up before it is answered, `send_response` says so.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event<M, B> {
@@ -467,6 +469,7 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
                 rpc.state = State::ServerOutgoing;
                 rpc.heard = now;
                 rpc.asked = now;
+                rpc.has_turn = false;
                 rpc.tries = 0;
                 rpc.out.message = Some(message);
                 count(&mut self.stats.responses_sent);
@@ -563,7 +566,7 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
     /// After [`handle_timeout`](Self::handle_timeout)`(now)` the answer is later than `now`, or
     /// it is `now` with [`TimeoutReason::MoreWork`].
     pub fn poll_timeout(&mut self) -> Option<(Instant, TimeoutReason)> {
-        if self.more_work {
+        if self.more_work || self.unparking.first().is_some() {
             return Some((self.now, TimeoutReason::MoreWork));
         }
         let mut next: Option<(Instant, TimeoutReason)> = None;
@@ -617,6 +620,8 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
     /// 0: no limit.
     pub fn set_receive_buffer(&mut self, bytes: u64) {
         self.config.receive_buffer = bytes;
+        // Peers must learn how much of a message may come unasked.
+        self.priorities.renew();
         self.grants.set_limits(&self.config);
     }
 
@@ -830,7 +835,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             return;
         }
         rpc.pending = crate::rpc::Pending::default();
-        self.heard_of(idx);
+        self.begun_ended(idx);
         self.stop_sending(self.now, idx);
         self.rpcs.unlink(&mut self.control, dim::CONTROL, idx);
         self.grants.forget(&mut self.rpcs, &mut self.peers, idx);

@@ -61,6 +61,7 @@ impl<M> Outgoing<M> {
         self.sent = 0;
         self.granted = 0;
         self.unscheduled = 0;
+        self.sched_priority = 0;
         self.rounds = 0;
         self.retransmit_count = 0;
     }
@@ -179,6 +180,16 @@ impl<M> Outgoing<M> {
     }
 }
 
+/// What goes next.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pick {
+    pub(crate) idx: u32,
+    /// It is the oldest message that may send.
+    is_oldest: bool,
+    /// The bytes that it may send before it is another's turn.
+    pub(crate) turn_bytes: u64,
+}
+
 /// Messages with bytes that may go now.
 pub(crate) struct SendQueue<'a> {
     by_left: Forest<'a>,
@@ -239,13 +250,22 @@ impl<'a> SendQueue<'a> {
     }
 
     /// The message with the fewest bytes left; or the oldest, when its share is due.
-    pub(crate) fn pick<M, B>(&self, rpcs: &Table<'_, RpcSlot<M, B>>) -> Option<u32> {
-        let oldest = if self.fifo_credit >= self.turn {
-            self.oldest(rpcs)
-        } else {
-            None
+    pub(crate) fn pick<M, B>(&self, rpcs: &Table<'_, RpcSlot<M, B>>) -> Option<Pick> {
+        let first = self.by_left.first(&self.srpt)?;
+        let oldest = self.oldest(rpcs);
+        let idx = match oldest {
+            Some(oldest) if self.fifo_credit >= self.turn => oldest,
+            _ => first,
         };
-        oldest.or_else(|| self.by_left.first(&self.srpt))
+        Some(Pick {
+            idx,
+            is_oldest: oldest == Some(idx),
+            turn_bytes: if idx == first {
+                u64::MAX
+            } else {
+                self.fifo_credit / 1000
+            },
+        })
     }
 
     /// The oldest message that may send, looked for among the oldest few: what its receiver's
@@ -262,15 +282,6 @@ impl<'a> SendQueue<'a> {
         None
     }
 
-    /// The bytes that the message picked may send before it is another's turn.
-    pub(crate) fn turn_bytes(&self, idx: u32) -> u64 {
-        if self.is_first(idx) {
-            u64::MAX
-        } else {
-            self.fifo_credit / 1000
-        }
-    }
-
     /// Whether `idx` has the fewest bytes left.
     pub(crate) fn is_first(&self, idx: u32) -> bool {
         self.by_left.first(&self.srpt) == Some(idx)
@@ -280,14 +291,10 @@ impl<'a> SendQueue<'a> {
         self.by_left.first(&self.srpt).is_none()
     }
 
-    /// Accounts for `bytes` of `idx` that went, before its place in the queue changes: what goes in
-    /// SRPT order earns the oldest message its share, and what goes out of order uses it up, as does
-    /// what the oldest sends.
-    pub(crate) fn charge(&mut self, idx: u32, bytes: u64) {
-        // The turn may have been that of an old message that is not the oldest: that one waits for
-        // a grant.
-        let in_order = self.is_first(idx) && self.oldest.first() != Some(idx);
-        self.fifo_credit = if !in_order {
+    /// Accounts for `bytes` that went: each one earns the oldest message that may send its share,
+    /// and what that message sends uses it up.
+    pub(crate) fn charge(&mut self, pick: Pick, bytes: u64) {
+        self.fifo_credit = if pick.is_oldest {
             self.fifo_credit.saturating_sub(bytes.saturating_mul(1000))
         } else {
             let share = bytes.saturating_mul(self.fifo_permille);

@@ -113,6 +113,8 @@ pub(crate) struct PeerSlot {
     pub(crate) reorder_doublings: u8,
     /// Holes that were really losses since the allowance last changed.
     pub(crate) losses: u8,
+    /// When the allowance was last changed: once in a round trip is enough.
+    pub(crate) learnt: Instant,
     pub(crate) probe: Option<Probe>,
     pub(crate) heard: Instant,
     pub(crate) data_heard: Instant,
@@ -132,6 +134,8 @@ pub(crate) struct PeerSlot {
     pub(crate) begun_heard: u64,
     /// The request that began last; live while `begun_heard` is less than `begun`.
     pub(crate) last_begun: u32,
+    /// Requests that have begun and not ended.
+    pub(crate) begun_live: u32,
     /// Requests that wait until there is less between the two.
     pub(crate) parked: List,
     /// Slots taken by RPCs with this peer.
@@ -175,6 +179,7 @@ impl PeerSlot {
             },
             reorder_doublings: 1,
             losses: 0,
+            learnt: Instant::ZERO,
             probe: None,
             heard: Instant::ZERO,
             data_heard: Instant::ZERO,
@@ -191,6 +196,7 @@ impl PeerSlot {
             begun: 0,
             begun_heard: 0,
             last_begun: 0,
+            begun_live: 0,
             parked: List::EMPTY,
             live: 0,
             failed_before: 0,
@@ -215,9 +221,14 @@ impl PeerSlot {
 
     /// A hole that had been asked for was filled: by what was sent again, or by the packet that had
     /// only been late. The allowance follows (as RACK's does, RFC 8985, section 6.2).
-    pub(crate) fn learn_reordering(&mut self, was_late: bool) {
+    pub(crate) fn learn_reordering(&mut self, now: Instant, was_late: bool) {
         const MOST_DOUBLINGS: u8 = 5;
         const LOSSES_PER_HALVING: u8 = 16;
+        let round_trip = self.rtt.mean().unwrap_or(0);
+        if now.nanos_since(self.learnt) < round_trip {
+            return;
+        }
+        self.learnt = now;
         if was_late {
             self.reorder_doublings = self.reorder_doublings.saturating_add(1).min(MOST_DOUBLINGS);
             self.losses = 0;
@@ -297,11 +308,11 @@ mod tests {
         let mut peer = PeerSlot::new();
         let start = peer.reorder_doublings;
         for _ in 0..100 {
-            peer.learn_reordering(true);
+            peer.learn_reordering(Instant::ZERO, true);
         }
         assert!(peer.reorder_doublings > start && peer.reorder_doublings < 8);
         for _ in 0..1000 {
-            peer.learn_reordering(false);
+            peer.learn_reordering(Instant::ZERO, false);
         }
         assert_eq!(peer.reorder_doublings, 0);
     }

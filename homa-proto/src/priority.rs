@@ -114,6 +114,11 @@ impl Priorities {
         self.max_sched = u8::try_from(lowest.saturating_sub(1)).unwrap_or(0);
     }
 
+    /// What goes with the cutoffs has changed: peers are told anew.
+    pub(crate) fn renew(&mut self) {
+        self.version = self.version.checked_add(1).unwrap_or(1);
+    }
+
     /// Notes a new incoming message of `len` bytes, `unscheduled` of them unasked.
     pub(crate) fn observe(&mut self, now: Instant, len: u32, unscheduled: u32) {
         if self.fixed || self.levels < 3 {
@@ -175,7 +180,7 @@ impl Priorities {
         // A single length can fill several shares: then fewer levels are used, all of them at
         // the top, and scheduled data has the rest.
         self.set(cutoffs);
-        self.version = self.version.checked_add(1).unwrap_or(1);
+        self.renew();
         self.changes = self.changes.saturating_add(1);
     }
 

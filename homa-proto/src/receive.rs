@@ -241,7 +241,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         let fresh = rpc.inc.received().wrapping_sub(before);
         if fills_asked && fresh > 0 {
             let was_late = !data.retransmit();
-            self.peers[p].learn_reordering(was_late);
+            self.peers[p].learn_reordering(now, was_late);
             if was_late {
                 count(&mut self.stats.resends_spurious);
             }
@@ -319,6 +319,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             rpc.heard = now;
             rpc.tries = 0;
             rpc.unanswered = 0;
+            rpc.has_turn = false;
             self.grants.has_buffer(&mut self.rpcs, idx);
             // What came while there was no buffer has been dropped.
             let granted = self.rpcs[idx].inc.granted;
@@ -390,6 +391,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         rpc.heard = now;
         rpc.tries = 0;
         rpc.unanswered = 0;
+        rpc.has_turn = false;
         self.more_to_send(now, idx);
         let rpc = &mut self.rpcs[idx];
         let offset = offset.min(rpc.out.len);
@@ -509,9 +511,11 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         // at the pace of a lossy one. A client that has no grant to give is asked in good time.
         rpc.heard = now;
         rpc.unanswered = 0;
+        rpc.has_turn = false;
         if rpc.state == State::ServerOutgoing {
             rpc.tries = 0;
             rpc.unanswered = 0;
+            rpc.has_turn = false;
         }
         self.arm(idx);
         Ok(())

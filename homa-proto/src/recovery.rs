@@ -40,6 +40,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         let now = self.advance(now);
         self.more_work = false;
         self.notice_lateness(now);
+        self.unpark(now);
         for done in 0.. {
             let Some(idx) = self.timers.expire(now.as_nanos()) else {
                 break;
@@ -83,6 +84,10 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
 
     /// The timer of an RPC is armed for when it is next due, or earlier: it is looked at then.
     pub(crate) fn arm(&mut self, idx: u32) {
+        // Who waits for a turn to ask comes when it is, or when the RPC has gone on.
+        if self.rpcs[idx].has_turn && self.timers.armed(idx).is_some() {
+            return;
+        }
         let Some(due) = self.next_due(idx) else {
             return;
         };
@@ -91,6 +96,13 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         let due = due.max(self.now.after(1)).as_nanos();
         if self.timers.armed(idx).is_none_or(|armed| armed > due) {
             self.timers.set(idx, due);
+        }
+    }
+
+    /// Arms the timer of an RPC for when it is next due, later than `now`.
+    fn set_timer(&mut self, now: Instant, idx: u32) {
+        if let Some(due) = self.next_due(idx) {
+            self.timers.set(idx, due.max(now.after(1)).as_nanos());
         }
     }
 
@@ -118,7 +130,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     fn next_ask(&self, idx: u32) -> Instant {
         let rpc = &self.rpcs[idx];
         let ask = rpc.heard.max(rpc.asked).after(self.interval(idx));
-        if rpc.tries < MIN_TRIES {
+        if rpc.unanswered < MIN_TRIES {
             return ask;
         }
         ask.min(rpc.heard.after(self.config.timeout_ns))
@@ -199,7 +211,8 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             return;
         }
         let waits = rpc.is_client() || rpc.state == State::ServerIncoming;
-        if waits && rpc.birth < self.peers[rpc.peer].failed_before {
+        let is_doomed = rpc.birth < self.peers[rpc.peer].failed_before;
+        if waits && is_doomed && rpc.unanswered > 0 {
             self.fail_with_silence(now, idx);
             return;
         }
@@ -251,10 +264,21 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             .gaps()
             .iter()
             .any(|gap| gap.end > seen.start && gap.start < seen.end);
-        if open {
-            count(&mut self.stats.resends_early);
-            self.ask_for(now, idx, seen);
+        if !open {
+            return;
         }
+        let p = self.rpcs[idx].peer;
+        if let Some((turn, _)) = self.reserve_resend(now, p) {
+            // Too many questions to this peer: these holes wait for a turn.
+            count(&mut self.stats.resends_deferred);
+            let rpc = &mut self.rpcs[idx];
+            rpc.gaps_asked_below = seen.start;
+            rpc.gaps_seen_below = rpc.inc.end();
+            rpc.gap_due = turn;
+            return;
+        }
+        count(&mut self.stats.resends_early);
+        self.ask_for(now, idx, seen);
     }
 
     fn silence_expired(&mut self, now: Instant, idx: u32) {
@@ -265,10 +289,21 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             return;
         }
         let p = rpc.peer;
+        // Data still comes; only a hole that was asked for is still there.
+        let is_silent = now >= rpc.heard.after(self.interval(idx));
         if self.wait_for_turn(now, idx) {
             return;
         }
         let rpc = &mut self.rpcs[idx];
+        if rpc.state.receives() && !is_silent {
+            let asked = Range {
+                start: 0,
+                end: rpc.gaps_asked_below,
+            };
+            self.ask_for(now, idx, asked);
+            self.set_timer(now, idx);
+            return;
+        }
         rpc.tries = rpc.tries.saturating_add(1);
         rpc.unanswered = rpc.unanswered.saturating_add(1);
         if rpc.state == State::ClientOutgoing {
@@ -290,9 +325,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
                 self.grants.silence(&mut self.rpcs, &mut self.peers, p);
             }
         }
-        if let Some(due) = self.next_due(idx) {
-            self.timers.set(idx, due.as_nanos());
-        }
+        self.set_timer(now, idx);
     }
 
     /// Questions to one peer are limited in rate: whether this RPC must wait for its turn to ask.
@@ -307,8 +340,10 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             return false;
         };
         count(&mut self.stats.resends_deferred);
-        self.rpcs[idx].has_turn = is_kept;
-        self.timers.set(idx, turn.as_nanos());
+        let rpc = &mut self.rpcs[idx];
+        rpc.has_turn = is_kept;
+        let at = turn.min(rpc.deadline).max(now.after(1));
+        self.timers.set(idx, at.as_nanos());
         true
     }
 
@@ -354,7 +389,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             return;
         }
         match rpc.state {
-            State::ClientOutgoing if rpc.out.all_allowed_sent() => {
+            State::ClientOutgoing if rpc.out.sent > 0 && rpc.out.all_allowed_sent() => {
                 let rpc = &mut self.rpcs[idx];
                 rpc.asked = now;
                 rpc.was_asked = true;
@@ -402,9 +437,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
                 Pending::NEED_ACK
             },
         );
-        if let Some(due) = self.next_due(idx) {
-            self.timers.set(idx, due.as_nanos());
-        }
+        self.set_timer(now, idx);
     }
 
     fn silence_error(&self, idx: u32) -> RpcError {
@@ -525,7 +558,10 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     pub(crate) fn start_sending(&mut self, now: Instant, idx: u32) {
         let rpc = &self.rpcs[idx];
         let p = rpc.peer;
-        if rpc.is_client() && (!self.peers[p].parked.is_empty() || !self.may_begin(idx)) {
+        let is_short =
+            self.message_len(idx) as usize <= self.config.max_payload(self.peers[p].addr.is_ipv6());
+        let must_queue = !is_short && !self.peers[p].parked.is_empty();
+        if rpc.is_client() && (must_queue || !self.may_begin(idx)) {
             count(&mut self.stats.requests_parked);
             let is_first = self.peers[p].parked.is_empty();
             self.rpcs[idx].is_parked = true;
@@ -569,6 +605,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         if rpc.is_client() {
             peer.begun = peer.begun.saturating_add(u64::from(unscheduled));
             peer.last_begun = idx;
+            peer.begun_live = peer.begun_live.saturating_add(1);
             rpc.begun_at = peer.begun;
         }
         let payload = self.config.max_payload(peer.addr.is_ipv6()) as u32;
@@ -604,22 +641,43 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         }
     }
 
+    /// A RESEND of no bytes is answered with BUSY. (Where it overtakes the request, with
+    /// RPC_UNKNOWN, which is news too, and no reason to send the request again.)
     fn tell_news_wanted(&mut self, idx: u32) {
-        self.rpcs[idx].is_awaited = false;
-        self.respond(idx, Pending::RESEND_ALL);
+        let rpc = &mut self.rpcs[idx];
+        rpc.is_awaited = false;
+        rpc.was_probed = true;
+        self.respond(idx, Pending::PROBE);
     }
 
-    /// Something was heard of an RPC, or it has ended: what went to its server before is no
-    /// longer in doubt.
+    /// Something was heard of an RPC: its peer has looked at what was sent before.
     pub(crate) fn heard_of(&mut self, idx: u32) {
         let rpc = &self.rpcs[idx];
-        let p = rpc.peer;
-        let peer = &mut self.peers[p];
-        if rpc.begun_at <= peer.begun_heard {
+        let peer = &mut self.peers[rpc.peer];
+        if rpc.begun_at > peer.begun_heard {
+            peer.begun_heard = rpc.begun_at;
+            self.wake_parked(self.rpcs[idx].peer);
+        }
+    }
+
+    /// A request has ended. When none is left of which news could come, nothing is in doubt.
+    pub(crate) fn begun_ended(&mut self, idx: u32) {
+        let rpc = &mut self.rpcs[idx];
+        if rpc.begun_at == 0 {
             return;
         }
-        peer.begun_heard = rpc.begun_at;
-        if !peer.parked.is_empty() {
+        rpc.begun_at = 0;
+        let p = rpc.peer;
+        let peer = &mut self.peers[p];
+        peer.begun_live = peer.begun_live.saturating_sub(1);
+        if peer.begun_live == 0 {
+            peer.begun_heard = peer.begun;
+            self.wake_parked(p);
+        }
+    }
+
+    fn wake_parked(&mut self, p: u32) {
+        if !self.peers[p].parked.is_empty() {
             self.peers
                 .push_back(&mut self.unparking, peer::dim::UNPARK, p);
         }
@@ -632,6 +690,13 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
                 return;
             };
             let next = self.peers[p].parked.first();
+            // Those that fail with their peer do not begin first.
+            if let Some(idx) = next
+                && self.rpcs[idx].birth < self.peers[p].failed_before
+            {
+                self.fail_with_silence(now, idx);
+                continue;
+            }
             match next.filter(|&idx| self.may_begin(idx)) {
                 Some(idx) => {
                     let parked = &mut self.peers[p].parked;

@@ -140,6 +140,8 @@ pub(crate) struct RpcSlot<M, B> {
     pub(crate) was_asked: bool,
     /// Its outgoing message waits for grants.
     pub(crate) is_stalled: bool,
+    /// The server has been asked for news of it: how long its answer takes says nothing.
+    pub(crate) was_probed: bool,
     /// It waits for the server to be heard of before it begins.
     pub(crate) is_parked: bool,
     /// Others wait for news of this request: the server is asked as soon as it has been sent.
@@ -189,6 +191,7 @@ impl<M, B> RpcSlot<M, B> {
             has_turn: false,
             was_asked: false,
             is_stalled: false,
+            was_probed: false,
             is_parked: false,
             is_awaited: false,
             error: None,
@@ -226,6 +229,7 @@ impl<M, B> RpcSlot<M, B> {
         self.has_turn = false;
         self.was_asked = false;
         self.is_awaited = false;
+        self.was_probed = false;
         self.begun_at = 0;
         self.error = None;
         self.asked = Instant::ZERO;

@@ -484,12 +484,13 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         if self.queue.is_empty() || !self.pacer.is_ready(now) {
             return None;
         }
-        let idx = self.queue.pick(&self.rpcs)?;
+        let pick = self.queue.pick(&self.rpcs)?;
+        let idx = pick.idx;
         let p = self.rpcs[idx].peer;
         let first = self.rpcs[idx].out.next_piece()?;
         let priority = self.piece_priority(idx, first);
         let payload = self.config.max_payload(self.peers[p].addr.is_ipv6());
-        let allowance = self.pacer.allowance(now).min(self.queue.turn_bytes(idx));
+        let allowance = self.pacer.allowance(now);
         let room = MAX_DATAGRAM.min(buffer.len());
         let overhead = self.header_bytes(self.peers[p].addr);
         let (mut len, mut segment, mut packets, mut wire) = (0usize, 0usize, 0usize, 0u64);
@@ -504,6 +505,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
                 && packets < usize::from(self.config.max_batch)
                 && len.saturating_add(this) <= room
                 && wire < allowance
+                && (len.saturating_add(this) as u64) <= pick.turn_bytes
                 && self.piece_priority(idx, piece) == priority;
             if packets > 0 && !fits {
                 break;
@@ -525,7 +527,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
                 break;
             }
         }
-        self.queue.charge(idx, len as u64);
+        self.queue.charge(pick, len as u64);
         if self.rpcs[idx].out.all_allowed_sent() {
             self.all_sent(now, idx);
         }

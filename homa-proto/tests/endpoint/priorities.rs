@@ -324,3 +324,62 @@ fn srpt_at_the_sender() {
     let share = of_old * 1000 / bytes;
     assert!((35..=60).contains(&share), "{share} per mille");
 }
+
+/// While an older message waits for grants, the share of the oldest that may send is still a
+/// share: the message with the fewest bytes left has the rest.
+#[test]
+fn a_stalled_oldest_message_does_not_turn_srpt_off() {
+    use homa_proto::{Instant, RequestOptions};
+    let config = homa_proto::Config {
+        link_bps: 1_000_000_000,
+        rtt_ns: 10_000,
+        unscheduled_bytes: 100_000,
+        max_message: 4_000_000,
+        ..Default::default()
+    };
+    let limits = crate::link::limits();
+    let mut node = crate::link::node(config, limits, 1, 1 << 20);
+    let to = crate::link::addr(1).into();
+    let mut now = Instant::from_nanos(1_000_000);
+    let mut buffer = vec![0; 65_536];
+    // The first sends all that it may and then waits for a grant that never comes.
+    node.send_request(now, to, vec![1; 1_000_000], RequestOptions::default())
+        .unwrap();
+    for _ in 0..10_000 {
+        while node.poll_transmit(now, &mut buffer).is_some() {}
+        now = now.after(1_000);
+    }
+    // The second is long, and may send much; beside it there are always short ones.
+    node.send_request(now, to, vec![2; 100_000], RequestOptions::default())
+        .unwrap();
+    let (mut long, mut short) = (0u64, 0u64);
+    for _ in 0..400 {
+        node.send_request(now, to, vec![3; 10_000], RequestOptions::default())
+            .map_err(|error| error.kind)
+            .ok();
+        let until = now.after(70_000);
+        while now < until {
+            while let Some(sent) = node.poll_transmit(now, &mut buffer) {
+                let segment = sent.segment_size.unwrap_or(sent.len);
+                for packet in buffer[..sent.len].chunks(segment) {
+                    let len = u32::from_be_bytes(packet[28..32].try_into().unwrap());
+                    let data = packet.len().saturating_sub(56) as u64;
+                    match len {
+                        100_000 => long += data,
+                        10_000 => short += data,
+                        _ => {}
+                    }
+                }
+            }
+            now = now.after(1_000);
+        }
+        if short >= 500_000 {
+            break;
+        }
+    }
+    let permille = long * 1000 / (long + short);
+    assert!(
+        (40..=60).contains(&permille),
+        "{permille} per mille went to the oldest"
+    );
+}
