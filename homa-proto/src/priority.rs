@@ -33,6 +33,15 @@ pub(crate) struct Priorities {
     pub(crate) changes: u64,
 }
 
+/// Headers and framing of a data packet, and the data in a full one.
+const PACKET_OVERHEAD: u32 = 118;
+const PACKET_DATA: u32 = 1_424;
+
+/// What `bytes` of a message take on the wire: levels share time, and of short messages headers take most.
+fn on_the_wire(bytes: u32) -> u32 {
+    bytes.saturating_add(bytes.div_ceil(PACKET_DATA).saturating_mul(PACKET_OVERHEAD))
+}
+
 /// The bin of a length. Each bin's longest message is `bin_end(bin)`.
 fn bin_of(len: u32) -> usize {
     if len < 8 {
@@ -116,9 +125,9 @@ impl Priorities {
             return;
         }
         if let Some(bin) = self.unscheduled.get_mut(bin_of(len)) {
-            *bin = bin.saturating_add(unscheduled);
+            *bin = bin.saturating_add(on_the_wire(unscheduled));
         }
-        self.total = self.total.saturating_add(u64::from(len));
+        self.total = self.total.saturating_add(u64::from(on_the_wire(len)));
         self.messages = self.messages.saturating_add(1);
         if self.messages >= MESSAGES_PER_ROUND && now.nanos_since(self.changed) >= ROUND_NS {
             self.changed = now;

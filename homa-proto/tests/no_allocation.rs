@@ -147,8 +147,7 @@ impl<S: BufferSource> Pair<'_, S> {
         self.nodes
             .iter_mut()
             .for_each(|node| node.open_port(PORT).unwrap());
-        // Long enough for the worst crowd of messages that losses lead to.
-        self.run(6_000);
+        self.run(2_000);
         let before = ALLOCATIONS.get();
         self.run(1_000);
         let after = ALLOCATIONS.get();
@@ -168,13 +167,17 @@ fn with_heap_buffers() {
         ended: 256,
     };
     let node = |seed| {
-        Endpoint::new(
-            config(),
-            seed,
-            Storage::boxed(limits),
-            HeapBuffers::new(16 << 20),
-        )
-        .unwrap()
+        let mut source = HeapBuffers::new(16 << 20);
+        // The worst crowd of messages that losses can lead to has been met before.
+        let crowd: Vec<_> = LENGTHS
+            .iter()
+            .flat_map(|&len| std::iter::repeat_n(len, 12))
+            .filter_map(|len| source.take(len))
+            .collect();
+        crowd
+            .into_iter()
+            .for_each(|buffer| source.give_back(buffer));
+        Endpoint::new(config(), seed, Storage::boxed(limits), source).unwrap()
     };
     Pair {
         nodes: [node(1), node(2)],
