@@ -580,7 +580,10 @@ fn lost_and_repeated_batches_are_recovered() {
         every: 3,
         ..Trouble::default()
     };
-    let (client, server) = troubled(trouble, &[3000, 200_000, 1_000_000, 1_000_000, 1_000_000, 10, 10, 10]);
+    let (client, server) = troubled(
+        trouble,
+        &[3000, 200_000, 1_000_000, 1_000_000, 1_000_000, 10, 10, 10],
+    );
     assert!(client.core.retransmits_sent + server.core.retransmits_sent > 0);
 }
 
