@@ -577,10 +577,13 @@ fn errors_about_others_are_survived() {
 fn lost_and_repeated_batches_are_recovered() {
     let trouble = Trouble {
         now_and_then: &[Fate::Lose, Fate::Twice, Fate::Partly(1)],
-        every: 7,
+        every: 3,
         ..Trouble::default()
     };
-    let (client, server) = troubled(trouble, &[3000, 200_000, 1_000_000, 10, 10, 10, 10, 10]);
+    let (client, server) = troubled(
+        trouble,
+        &[3000, 200_000, 1_000_000, 1_000_000, 1_000_000, 10, 10, 10],
+    );
     assert!(client.core.retransmits_sent + server.core.retransmits_sent > 0);
 }
 

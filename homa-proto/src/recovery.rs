@@ -556,50 +556,56 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     /// A new outgoing message: what may go at once goes. A request waits while too much is on its
     /// way to its server of which nothing has been heard.
     pub(crate) fn start_sending(&mut self, now: Instant, idx: u32) {
+        let (len, unscheduled) = self.lengths(idx);
         let rpc = &self.rpcs[idx];
         let p = rpc.peer;
-        let is_short =
-            self.message_len(idx) as usize <= self.config.max_payload(self.peers[p].addr.is_ipv6());
-        let must_queue = !is_short && !self.peers[p].parked.is_empty();
-        if rpc.is_client() && (must_queue || !self.may_begin(idx)) {
-            count(&mut self.stats.requests_parked);
-            let is_first = self.peers[p].parked.is_empty();
-            self.rpcs[idx].is_parked = true;
-            let parked = &mut self.peers[p].parked;
-            self.rpcs.push_back(parked, dim::QUEUE, idx);
-            if is_first {
-                self.ask_for_news(p);
+        let peer = &self.peers[p];
+        if rpc.is_client() {
+            let is_short = len as usize <= self.config.max_payload(peer.addr.is_ipv6());
+            let must_queue = !is_short && !peer.parked.is_empty();
+            if must_queue || !self.may_begin(p, unscheduled) {
+                self.park(idx);
+                return;
             }
-            return;
         }
-        self.begin_sending(now, idx);
+        self.begin_sending(now, idx, len, unscheduled);
     }
 
-    fn message_len(&self, idx: u32) -> u32 {
-        let message = self.rpcs[idx].out.message.as_ref();
+    fn park(&mut self, idx: u32) {
+        count(&mut self.stats.requests_parked);
+        let p = self.rpcs[idx].peer;
+        let is_first = self.peers[p].parked.is_empty();
+        self.rpcs[idx].is_parked = true;
+        let parked = &mut self.peers[p].parked;
+        self.rpcs.push_back(parked, dim::QUEUE, idx);
+        if is_first {
+            self.ask_for_news(p);
+        }
+    }
+
+    /// The length of an outgoing message, and how many bytes of it go unasked.
+    fn lengths(&self, idx: u32) -> (u32, u32) {
+        let rpc = &self.rpcs[idx];
+        let message = rpc.out.message.as_ref();
         let len = message.map_or(0, |message| message.as_ref().len());
-        u32::try_from(len).unwrap_or(u32::MAX)
+        let len = u32::try_from(len).unwrap_or(u32::MAX);
+        let limit = self.peers[rpc.peer].unscheduled_limit;
+        let unscheduled = self.config.unscheduled_bytes.min(limit).max(1).min(len);
+        (len, unscheduled)
     }
 
-    /// Bytes of a message of `len` bytes that go unasked.
-    fn unscheduled_of(&self, idx: u32, len: u32) -> u32 {
-        let limit = self.peers[self.rpcs[idx].peer].unscheduled_limit;
-        self.config.unscheduled_bytes.min(limit).max(1).min(len)
-    }
-
-    /// Whether a request may begin: nothing is unheard, or not too much.
-    fn may_begin(&self, idx: u32) -> bool {
-        let peer = &self.peers[self.rpcs[idx].peer];
+    /// Whether a request may begin that sends so many bytes unasked: nothing is unheard, or not
+    /// too much.
+    fn may_begin(&self, p: u32, unscheduled: u32) -> bool {
+        let peer = &self.peers[p];
         // The limit that a peer tells for one message is a quarter of its receive buffer.
         let half = u64::from(peer.unscheduled_limit).saturating_mul(2);
-        let more = u64::from(self.unscheduled_of(idx, self.message_len(idx)));
         let limit = self.config.max_unheard.min(half);
-        peer.unheard() == 0 || peer.unheard().saturating_add(more) <= limit
+        let unheard = peer.unheard();
+        unheard == 0 || unheard.saturating_add(u64::from(unscheduled)) <= limit
     }
 
-    fn begin_sending(&mut self, now: Instant, idx: u32) {
-        let len = self.message_len(idx);
-        let unscheduled = self.unscheduled_of(idx, len);
+    fn begin_sending(&mut self, now: Instant, idx: u32, len: u32, unscheduled: u32) {
         let rpc = &mut self.rpcs[idx];
         let peer = &mut self.peers[rpc.peer];
         if rpc.is_client() {
@@ -608,13 +614,13 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             peer.begun_live = peer.begun_live.saturating_add(1);
             rpc.begun_at = peer.begun;
         }
+        rpc.out.start(len, unscheduled);
         let payload = self.config.max_payload(peer.addr.is_ipv6()) as u32;
         // Where nothing is paced there is nothing to wait for.
         let short = match self.config.link_bps {
             0 => payload,
             _ => SHORT_BYTES.min(payload),
         };
-        rpc.out.start(len, unscheduled);
         if unscheduled == len && len <= short {
             self.rpcs.push_back(&mut self.queue.short, dim::QUEUE, idx);
             return;
@@ -697,12 +703,16 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
                 self.fail_with_silence(now, idx);
                 continue;
             }
-            match next.filter(|&idx| self.may_begin(idx)) {
-                Some(idx) => {
+            let lengths = next.map(|idx| self.lengths(idx));
+            match next
+                .zip(lengths)
+                .filter(|&(_, (_, unscheduled))| self.may_begin(p, unscheduled))
+            {
+                Some((idx, (len, unscheduled))) => {
                     let parked = &mut self.peers[p].parked;
                     self.rpcs.unlink(parked, dim::QUEUE, idx);
                     self.rpcs[idx].is_parked = false;
-                    self.begin_sending(now, idx);
+                    self.begin_sending(now, idx, len, unscheduled);
                 }
                 None => {
                     self.peers.unlink(&mut self.unparking, peer::dim::UNPARK, p);
