@@ -521,8 +521,12 @@ impl<'a> Grants<'a> {
         let had_share = rpcs[idx].inc.counted > 0 || rpcs[idx].grant != GrantState::None;
         self.detach(rpcs, peers, idx);
         let rpc = &mut rpcs[idx];
-        self.count(&mut rpc.inc.counted, 0, &mut peers[rpc.peer]);
+        let p = rpc.peer;
+        self.count(&mut rpc.inc.counted, 0, &mut peers[p]);
         self.dirty |= had_share;
+        // It may have been the one whose grants a silent peer sat on. The peer's other messages wait without a
+        // timer: if nothing were granted them now, nothing would ever be heard of them.
+        self.unsilence(peers, p);
     }
 
     /// The peer sits on its grants: what it holds goes to others.

@@ -664,12 +664,15 @@ mod tests {
     use super::*;
 
     /// Seeds that have found something in the core, and what.
-    const FOUND: [u64; 2] = [
+    const FOUND: [u64; 4] = [
         // Endpoints full of requests to each other could not answer any.
         6262,
         // A client with half a response and the restarted server, which wanted the request again, told each
         // other for ever that they were busy.
         14_538,
+        // Once a silent peer's message with grants had ended, its others waited for ever: a client's response,
+        22_551, // and a crashed client's request.
+        61_781,
     ];
 
     #[test]
