@@ -4,7 +4,7 @@ use homa_proto::wire::Repr;
 use homa_proto::{Config, Event};
 
 use crate::hand::{Hand, MS, Sent, kinds};
-use crate::link::{Net, Random, Seen, bytes_of, config, limits, node};
+use crate::link::{Net, Random, Seen, addr, bytes_of, config, limits, node};
 
 /// Before a peer's cutoffs are known: the second highest level for all unscheduled data.
 #[test]
@@ -330,16 +330,16 @@ fn srpt_at_the_sender() {
 #[test]
 fn a_stalled_oldest_message_does_not_turn_srpt_off() {
     use homa_proto::{Instant, RequestOptions};
-    let config = homa_proto::Config {
+    let config = Config {
         link_bps: 1_000_000_000,
         rtt_ns: 10_000,
         unscheduled_bytes: 100_000,
         max_message: 4_000_000,
         ..Default::default()
     };
-    let limits = crate::link::limits();
-    let mut node = crate::link::node(config, limits, 1, 1 << 20);
-    let to = crate::link::addr(1).into();
+    let limits = limits();
+    let mut node = node(config, limits, 1, 1 << 20);
+    let to = addr(1).into();
     let mut now = Instant::from_nanos(1_000_000);
     let mut buffer = vec![0; 65_536];
     // The first sends all that it may and then waits for a grant that never comes.
