@@ -30,7 +30,7 @@ const MAX_BLOCK_BYTES: u32 = 16 << 20;
 /// Bytes of a request for a block or an entry.
 const KEY_BYTES: u32 = 64;
 
-/// What the load of a link counts.
+/// What the load of a link counts; answers count like requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LoadCounts {
@@ -701,10 +701,21 @@ impl Experiment {
     fn poisson(&self, topology: &Topology) -> Result<poisson::Settings, String> {
         let workload = self.workload()?;
         let mtu = u32::from(self.mtu);
-        let bytes = match self.load_counts {
-            LoadCounts::Wire => workload.average(|bytes| message_wire_bytes(bytes, mtu) as f64),
-            LoadCounts::Payload => workload.mean(),
+        let answer = self.answer()?;
+        let counted = |bytes: u32| match self.load_counts {
+            LoadCounts::Wire => message_wire_bytes(bytes, mtu) as f64,
+            LoadCounts::Payload => f64::from(bytes),
         };
+        // Requests and answers take the same links.
+        let bytes = workload.average(|bytes| {
+            counted(bytes)
+                + match answer {
+                    Answer::None => 0.0,
+                    Answer::Echo => counted(bytes),
+                    Answer::Bytes(reply) => counted(reply),
+                    Answer::Drawn(request) => counted(request),
+                }
+        });
         let slowest = topology
             .hosts
             .iter()
@@ -716,7 +727,7 @@ impl Experiment {
         Ok(poisson::Settings {
             interval_ns: bytes * 8e9 / (slowest as f64 * self.load),
             workload,
-            answer: self.answer()?,
+            answer,
             destinations: if self.skew > 0.0 {
                 Destinations::Skewed(self.skew)
             } else {
