@@ -634,7 +634,7 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
         {
             sooner(at, TimeoutReason::Pacer);
         }
-        next
+        next.filter(|&(at, _)| at != Instant::MAX)
     }
 
     /// Counters since the endpoint was made.
@@ -727,9 +727,11 @@ pub(crate) fn canonical(socket: SocketAddr) -> SocketAddr {
 
 // Tables: who is where.
 impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
-    /// Time never goes backwards inside.
+    /// Time never goes backwards inside. It never reaches `Instant::MAX`, which is "never": nothing
+    /// could be put off any more.
     pub(crate) fn advance(&mut self, now: Instant) -> Instant {
-        self.now = self.now.max(now);
+        const LAST: Instant = Instant::from_nanos(u64::MAX.wrapping_sub(1));
+        self.now = self.now.max(now).min(LAST);
         self.now
     }
 
