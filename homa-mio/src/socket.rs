@@ -11,6 +11,7 @@ use homa_proto::{
     BufferSource, Endpoint, Instant, PeerAddr, RpcError, RpcId, SendError, SendErrorKind,
 };
 use mio::event::Source;
+use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
 
 use crate::bursts::{Bursts, Sent, Verdict};
@@ -177,7 +178,7 @@ impl<S: Sys> Socket<S> {
     /// Counters, and which features are in use.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        Stats {
+        let mut stats = Stats {
             core: *self.endpoint.stats(),
             io: self.udp.io,
             gso: self.udp.gso,
@@ -188,7 +189,12 @@ impl<S: Sys> Socket<S> {
             receive_buffer: self.udp.receive_buffer,
             send_buffer: self.udp.send_buffer,
             wake_latency: Duration::from_nanos(self.wake_latency.nanos()),
-        }
+            io_uring: Feature::Off(Reason::OtherDriver),
+            ring_deferred: Feature::Off(Reason::OtherDriver),
+            ring_multishot: Feature::Off(Reason::OtherDriver),
+        };
+        self.udp.sys.report(&mut stats);
+        stats
     }
 
     /// The settings of the protocol in force, derived values filled in.
@@ -554,7 +560,7 @@ impl<S: Sys> Source for Socket<S> {
         token: Token,
         interests: Interest,
     ) -> io::Result<()> {
-        self.udp.socket.register(registry, token, interests)
+        SourceFd(&self.as_raw_fd()).register(registry, token, interests)
     }
 
     fn reregister(
@@ -563,22 +569,22 @@ impl<S: Sys> Source for Socket<S> {
         token: Token,
         interests: Interest,
     ) -> io::Result<()> {
-        self.udp.socket.reregister(registry, token, interests)
+        SourceFd(&self.as_raw_fd()).reregister(registry, token, interests)
     }
 
     fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
-        self.udp.socket.deregister(registry)
+        SourceFd(&self.as_raw_fd()).deregister(registry)
     }
 }
 
 impl<S: Sys> AsFd for Socket<S> {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.udp.socket.as_fd()
+        self.udp.readiness()
     }
 }
 
 impl<S: Sys> AsRawFd for Socket<S> {
     fn as_raw_fd(&self) -> RawFd {
-        self.udp.socket.as_raw_fd()
+        self.as_fd().as_raw_fd()
     }
 }

@@ -2,7 +2,6 @@
 
 use std::ffi::c_int;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
@@ -203,7 +202,7 @@ fn send<const N: usize>(
     for (batch, ((name, control), (vector, header))) in batches.iter().zip(parts) {
         let bytes = &memory[batch.start..][..batch.len];
         *name = Name::encode(batch.to);
-        write_control(control, batch);
+        control.write(batch);
         // The kernel only reads here; the structure is shared with receiving.
         vector.iov_base = bytes.as_ptr().cast_mut().cast();
         vector.iov_len = bytes.len();
@@ -242,27 +241,6 @@ fn send_plain(socket: BorrowedFd<'_>, memory: &[u8], message: &Outgoing) -> io::
         )
     };
     check(result).map(|_| 1)
-}
-
-fn write_control(control: &mut Control, batch: &Outgoing) {
-    // An IPv6 socket sends to an IPv4-mapped address by IPv4, and then only listens to the
-    // control messages of IPv4.
-    let ipv4 = match batch.to {
-        SocketAddr::V4(_) => true,
-        SocketAddr::V6(to) => to.ip().to_ipv4_mapped().is_some(),
-    };
-    if let Some(tos) = batch.tos {
-        control.push_tos(ipv4, tos);
-    }
-    if let Some(local) = batch.local.map(|ip| ip.to_canonical())
-        && matches!(local, IpAddr::V4(_)) == ipv4
-    {
-        control.push_source(local);
-    }
-    #[cfg(any(target_os = "linux", target_os = "android"))]
-    if let Some(size) = batch.segment_size {
-        control.push_segment_size(size);
-    }
 }
 
 fn check(result: isize) -> io::Result<usize> {

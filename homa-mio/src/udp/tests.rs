@@ -3,7 +3,7 @@
 use std::net::UdpSocket as Plain;
 
 use super::*;
-use crate::sys::{Fate, Faulty, Os, Plan};
+use crate::sys::{Fate, Faulty, Os, Plan, RECEIVE_LEN};
 
 const WANTED: Wanted = Wanted {
     gso: true,
