@@ -19,7 +19,7 @@ use crate::clock::{Clock, WakeLatency};
 use crate::message::{Message, Pool, Returns};
 use crate::options::{Options, Wait};
 use crate::stats::{Feature, Reason, Stats};
-use crate::sys::{Os, Sys};
+use crate::sys::Sys;
 use crate::udp::Udp;
 use crate::wake::Sleeper;
 
@@ -86,7 +86,7 @@ const SPIN_LATENCY_NS: u64 = 5_000;
 /// descriptor and [`wake_fd`](Self::wake_fd)) for *readable*. Whenever it is ready or [`timeout`](Self::timeout) has
 /// passed, call [`poll`](Self::poll) until it returns `None`. Edge-triggered notification is
 /// enough.
-pub struct Socket<S: Sys = Os> {
+pub struct Socket<S: Sys> {
     udp: Udp<S>,
     endpoint: Endpoint<'static, Message, Pool>,
     /// Messages that the application has dropped.
@@ -127,18 +127,18 @@ pub(crate) struct Parts<S> {
     pub(crate) max_pending: usize,
 }
 
-impl Socket {
+impl<S: Sys + Default> Socket<S> {
     /// A socket with default [`Options`] on this address; port 0 lets the system choose one.
     ///
     /// # Errors
-    /// The address is in use or not of this host.
+    /// The address is in use or not of this host, or the system lacks what the driver needs.
     pub fn bind(address: SocketAddr) -> io::Result<Self> {
         Options::default().bind(address)
     }
 
     /// Options, to [`bind`](Options::bind) a socket with them.
     #[must_use]
-    pub fn builder() -> Options {
+    pub fn builder() -> Options<S> {
         Options::default()
     }
 }
@@ -431,7 +431,8 @@ impl<S: Sys> Socket<S> {
     /// When the next turn is due if nothing is received; a time in the past means now.
     fn next_turn(&mut self) -> Option<Instant> {
         let waits = self.udp.retry_at();
-        if self.unread || (self.unsent && waits.is_none()) || self.returns.any() {
+        let unread = self.unread || self.udp.sys.has_received();
+        if unread || (self.unsent && waits.is_none()) || self.returns.any() {
             return Some(Instant::ZERO);
         }
         let timer = self.endpoint.poll_timeout().map(|(at, _)| at);

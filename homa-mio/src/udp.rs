@@ -403,9 +403,9 @@ impl<S: Sys> Udp<S> {
         self.blocked_until
     }
 
-    /// Whether something waits for the socket to become writable.
+    /// Whether somebody has to watch when the socket becomes writable.
     pub(crate) fn wants_writable(&self) -> bool {
-        self.want_writable
+        self.want_writable && !self.sys.tells_writable()
     }
 
     /// Hands the queue over. What the socket does not take now is kept and goes first.

@@ -103,6 +103,14 @@ impl<P: Plan, S: Sys> Sys for Faulty<P, S> {
         self.sys.bytes(memory, at)
     }
 
+    fn has_received(&self) -> bool {
+        self.sys.has_received()
+    }
+
+    fn tells_writable(&self) -> bool {
+        self.sys.tells_writable()
+    }
+
     fn readiness<'a>(&'a self, socket: BorrowedFd<'a>) -> BorrowedFd<'a> {
         self.sys.readiness(socket)
     }

@@ -143,6 +143,12 @@ pub trait Sys {
         memory.chunks_exact(RECEIVE_LEN).nth(at).unwrap_or_default()
     }
 
+    /// Whether something that has arrived waits here for the next call to
+    /// [`receive`](Self::receive), so that nothing else will tell of it.
+    fn has_received(&self) -> bool {
+        false
+    }
+
     /// Sends; tells how many of `batches` the system has taken, the first of them in order. When
     /// it returns the system has no more need of `memory`.
     ///
@@ -202,6 +208,11 @@ pub trait Sys {
     /// What becomes readable when there is something to receive.
     fn readiness<'a>(&'a self, socket: BorrowedFd<'a>) -> BorrowedFd<'a> {
         socket
+    }
+
+    /// Whether that becomes readable too when a socket that was full can be written to again.
+    fn tells_writable(&self) -> bool {
+        false
     }
 
     /// Adds what only the implementation knows. What comes in has each call of this trait counted
