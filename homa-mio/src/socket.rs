@@ -472,10 +472,10 @@ impl<S: Sys> Socket<S> {
         }
         let (clock, endpoint) = (self.clock, &mut self.endpoint);
         let mut now = None;
-        let received = self.udp.receive(|from, local, bytes| {
+        let received = self.udp.receive(|from, local, bytes, size| {
             let now = *now.get_or_insert_with(|| clock.now());
             // The core counts what it drops.
-            let _ = endpoint.handle_packet(now, from, local, bytes);
+            endpoint.handle_packets(now, from, local, bytes, size);
         })?;
         let now = now.unwrap_or_else(|| clock.now());
         self.now = now;

@@ -267,13 +267,14 @@ impl<S: Sys> Udp<S> {
 
     // Receiving.
 
-    /// Makes one call to receive and hands out each datagram.
+    /// Makes one call to receive and hands out what comes: the bytes of one datagram, or of
+    /// several of the given length, of which the last may be shorter.
     ///
     /// # Errors
     /// The socket is of no use any more.
     pub(crate) fn receive(
         &mut self,
-        mut each: impl FnMut(SocketAddr, Option<IpAddr>, &[u8]),
+        mut each: impl FnMut(SocketAddr, Option<IpAddr>, &[u8], usize),
     ) -> io::Result<Received> {
         let count = self.receive_call()?;
         let mut found = Received {
@@ -284,14 +285,12 @@ impl<S: Sys> Udp<S> {
         for (at, incoming) in self.incoming[..count].iter().enumerate() {
             let memory = self.sys.bytes(&self.receive_memory, at);
             let datagrams = split(memory, incoming, self.gro.is_on(), &mut self.io);
-            let Some((from, datagrams)) = datagrams else {
+            let Some((from, datagrams, size)) = datagrams else {
                 continue;
             };
-            for datagram in datagrams {
-                bytes += datagram.len();
-                found.datagrams += 1;
-                each(from, incoming.local, datagram);
-            }
+            bytes += datagrams.len();
+            found.datagrams += datagrams.len().div_ceil(size);
+            each(from, incoming.local, datagrams, size);
         }
         self.io.datagrams_received += found.datagrams as u64;
         self.io.bytes_received += bytes as u64;
@@ -748,13 +747,13 @@ fn usable(got: usize) -> usize {
     }
 }
 
-/// Where a reception came from, and the datagrams in it.
+/// Where a reception came from, and the datagrams in it: their bytes, and how long each is.
 fn split<'a>(
     memory: &'a [u8],
     incoming: &Incoming,
     gro: bool,
     io: &mut IoStats,
-) -> Option<(SocketAddr, impl Iterator<Item = &'a [u8]>)> {
+) -> Option<(SocketAddr, &'a [u8], usize)> {
     let Some(from) = incoming.from else {
         io.without_address += 1;
         return None;
@@ -775,7 +774,7 @@ fn split<'a>(
     if incoming.tos & 0b11 == 0b11 {
         io.congestion_marked += bytes.len().div_ceil(size) as u64;
     }
-    Some((from, bytes.chunks(size)))
+    Some((from, bytes, size))
 }
 
 /// Fills places of a window that are not in use.

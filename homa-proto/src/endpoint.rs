@@ -291,8 +291,11 @@ pub struct Endpoint<'a, M, S: BufferSource> {
     pub(crate) unparking: List,
     /// Answers to packets of unknown RPCs.
     pub(crate) replies: Replies,
-    /// The peer of the last packet.
+    /// The peer and the RPC of the last packet.
     last_peer: u32,
+    last_rpc: u32,
+    /// The RPC whose message the last packet was a part of, if it is not complete.
+    pub(crate) run: u32,
     pub(crate) more_work: bool,
     /// `handle_timeout` came late: until then silence is not held against anybody.
     pub(crate) grace_until: Instant,
@@ -413,6 +416,8 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
             unparking: List::EMPTY,
             replies: Replies::new(),
             last_peer: 0,
+            last_rpc: 0,
+            run: NIL,
             more_work: false,
             grace_until: Instant::ZERO,
             next_grace: Instant::ZERO,
@@ -862,7 +867,19 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
 
     /// The live RPC with a local id.
     #[inline]
-    pub(crate) fn rpc_of(&self, p: u32, id: u64) -> Option<u32> {
+    pub(crate) fn rpc_of(&mut self, p: u32, id: u64) -> Option<u32> {
+        // Packets of one message come one after the other.
+        let last = &self.rpcs[self.last_rpc];
+        if last.id == id && last.peer == p && last.state.is_live() {
+            return Some(self.last_rpc);
+        }
+        let found = self.indexed_rpc(p, id)?;
+        self.last_rpc = found;
+        Some(found)
+    }
+
+    #[inline]
+    pub(crate) fn indexed_rpc(&self, p: u32, id: u64) -> Option<u32> {
         let rpcs = &self.rpcs;
         self.rpc_index.find(self.key.rpc(p, id), |idx| {
             let rpc = &rpcs[idx];

@@ -198,9 +198,9 @@ fn joined_datagrams_are_split_as_they_were_sent() {
         loop {
             let from = sender.local_addr();
             let received = receiver
-                .receive(|peer, _, bytes| {
+                .receive(|peer, _, bytes, size| {
                     assert_eq!(peer, from);
-                    datagrams.push(bytes.to_vec());
+                    datagrams.extend(bytes.chunks(size).map(<[u8]>::to_vec));
                 })
                 .unwrap();
             calls += 1;
@@ -224,7 +224,7 @@ fn an_answer_goes_out_from_the_address_that_was_asked() {
     client.send_to(b"?", ("127.0.0.5", port)).unwrap();
     let mut asked = None;
     server
-        .receive(|from, local, _| asked = Some((from, local)))
+        .receive(|from, local, _, _| asked = Some((from, local)))
         .unwrap();
     let (from, local) = asked.unwrap();
     assert_eq!(local, Some("127.0.0.5".parse().unwrap()));
@@ -422,13 +422,13 @@ fn a_signal_does_no_harm() {
     udp.flush(Instant::ZERO).unwrap();
     assert!(!udp.is_idle());
     assert!(udp.retry_at().is_some());
-    assert_eq!(udp.receive(|_, _, _| ()).unwrap().datagrams, 0);
+    assert_eq!(udp.receive(|_, _, _, _| ()).unwrap().datagrams, 0);
 }
 
 #[test]
 fn a_socket_that_is_broken_is_told() {
     let mut udp = bind(V4, Faulty::new(Codes(vec![libc::EBADF, libc::EBADF])));
-    assert!(udp.receive(|_, _, _| ()).is_err());
+    assert!(udp.receive(|_, _, _, _| ()).is_err());
     queue(&mut udp, "127.0.0.1:9".parse().unwrap(), 0, 1, 1, 1);
     assert!(udp.flush(Instant::ZERO).is_err());
 }
@@ -445,7 +445,7 @@ fn an_error_on_receiving_loses_nothing() {
         let mut udp = bind(V4, Faulty::new(Codes(vec![code])));
         sender.send_to(&[7; 7], udp.local_addr()).unwrap();
         let mut got = Vec::new();
-        udp.receive(|_, _, bytes| got = bytes.to_vec()).unwrap();
+        udp.receive(|_, _, bytes, _| got = bytes.to_vec()).unwrap();
         assert_eq!(got, [7; 7]);
     }
 }
@@ -472,7 +472,7 @@ fn of_a_reception_cut_off_only_whole_datagrams_are_used() {
         sender.flush(Instant::ZERO).unwrap();
         let mut datagrams = Vec::new();
         receiver
-            .receive(|_, _, bytes| datagrams.push(bytes.to_vec()))
+            .receive(|_, _, bytes, size| datagrams.extend(bytes.chunks(size).map(<[u8]>::to_vec)))
             .unwrap();
         // When exactly a datagram is missing nobody can tell whether the one before is whole.
         let whole = (400 - cut - 1) / 100;
@@ -493,7 +493,7 @@ fn joined_datagrams_without_their_size_are_dropped_and_counted() {
     sender.flush(Instant::ZERO).unwrap();
     assert_eq!(
         receiver
-            .receive(|_, _, _| panic!("handed out"))
+            .receive(|_, _, _, _| panic!("handed out"))
             .unwrap()
             .datagrams,
         0
@@ -667,7 +667,7 @@ fn congestion_marks_are_counted_if_asked_for() {
         for tos in [0b11, 0b10, 0xe3] {
             socket2::SockRef::from(&sender).set_tos_v4(tos).unwrap();
             sender.send_to(b"!", receiver.local_addr()).unwrap();
-            receiver.receive(|_, _, _| ()).unwrap();
+            receiver.receive(|_, _, _, _| ()).unwrap();
         }
         let counted = if count_congestion { 2 } else { 0 };
         assert_eq!(receiver.io.congestion_marked, counted);
