@@ -10,6 +10,7 @@ mod socket;
 mod stats;
 pub mod sys;
 mod udp;
+mod wake;
 
 pub use homa_proto::{Config, Limits, PeerAddr, RpcError, RpcId, SendError, SendErrorKind};
 pub use message::Message;

@@ -12,6 +12,7 @@ use crate::message::Pool;
 use crate::socket::{Parts, Socket};
 use crate::sys::Sys;
 use crate::udp::{Udp, Wanted};
+use crate::wake::Sleeper;
 
 /// What a thread does while there is nothing to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -247,7 +248,8 @@ impl<S: Sys> Options<S> {
             0 => usable,
             asked => asked.min(usable),
         };
-        let pool = Pool::new(self.buffer_bytes, self.kept_bytes);
+        let sleeper = Sleeper::new()?;
+        let pool = Pool::new(self.buffer_bytes, self.kept_bytes, Some(sleeper.waker()));
         let returns = pool.returns();
         let storage = Storage::boxed(self.limits);
         let backlog_ns = self.config.nic_backlog_ns;
@@ -260,7 +262,8 @@ impl<S: Sys> Options<S> {
             udp,
             endpoint,
             returns,
-            outgoing: Pool::new(usize::MAX, self.kept_bytes),
+            sleeper,
+            outgoing: Pool::new(usize::MAX, self.kept_bytes, None),
             wait: self.wait,
             backlog_ns,
             max_pending: self.limits.rpcs.saturating_mul(2),

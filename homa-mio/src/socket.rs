@@ -21,6 +21,7 @@ use crate::options::{Options, Wait};
 use crate::stats::{Feature, Reason, Stats};
 use crate::sys::Sys;
 use crate::udp::Udp;
+use crate::wake::Sleeper;
 
 /// What happened to an RPC: [`homa_proto::Event`] with messages of this driver.
 pub type Event = homa_proto::Event<Message, Message>;
@@ -81,8 +82,8 @@ const SPIN_LATENCY_NS: u64 = 5_000;
 /// [`poll`](Self::poll), [`call`](Self::call) and [`flush`](Self::flush). Keep calling one of
 /// them while RPCs are under way.
 ///
-/// In an event loop of your own, register the socket as an mio [`Source`] (or its file
-/// descriptor elsewhere) for *readable*. Whenever it is ready or [`timeout`](Self::timeout) has
+/// In an event loop of your own, register the socket as an mio [`Source`] (elsewhere its file
+/// descriptor and [`wake_fd`](Self::wake_fd)) for *readable*. Whenever it is ready or [`timeout`](Self::timeout) has
 /// passed, call [`poll`](Self::poll) until it returns `None`. Edge-triggered notification is
 /// enough.
 pub struct Socket<S: Sys> {
@@ -90,6 +91,7 @@ pub struct Socket<S: Sys> {
     endpoint: Endpoint<'static, Message, Pool>,
     /// Messages that the application has dropped.
     returns: Returns,
+    sleeper: Sleeper,
     /// Memory for requests.
     outgoing: Pool,
     clock: Clock,
@@ -118,6 +120,7 @@ pub(crate) struct Parts<S> {
     pub(crate) udp: Udp<S>,
     pub(crate) endpoint: Endpoint<'static, Message, Pool>,
     pub(crate) returns: Returns,
+    pub(crate) sleeper: Sleeper,
     pub(crate) outgoing: Pool,
     pub(crate) wait: Wait,
     pub(crate) backlog_ns: u64,
@@ -151,6 +154,7 @@ impl<S: Sys> Socket<S> {
             udp: parts.udp,
             endpoint: parts.endpoint,
             returns: parts.returns,
+            sleeper: parts.sleeper,
             outgoing: parts.outgoing,
             clock,
             now: clock.now(),
@@ -378,6 +382,9 @@ impl<S: Sys> Socket<S> {
     /// is not readable; zero when there is more to do at once, `None` when there is no need.
     /// Ask after [`poll`](Self::poll) has returned `None`.
     pub fn timeout(&mut self) -> Option<Duration> {
+        if !self.sleeper.prepare() {
+            return Some(Duration::ZERO);
+        }
         let at = self.next_turn()?;
         Some(at.duration_since(self.clock.now()))
     }
@@ -388,6 +395,15 @@ impl<S: Sys> Socket<S> {
     #[must_use]
     pub fn wants_writable(&self) -> bool {
         self.udp.wants_writable()
+    }
+
+    /// Becomes readable, after [`timeout`](Self::timeout) has been asked, when another thread
+    /// drops a message whose memory the socket waits for. An event loop that watches the socket by
+    /// its file descriptor watches this one in the same way; as an mio [`Source`] the socket does
+    /// so itself.
+    #[must_use]
+    pub fn wake_fd(&self) -> BorrowedFd<'_> {
+        self.sleeper.as_fd()
     }
 
     /// Hands over what can be sent now.
@@ -436,10 +452,10 @@ impl<S: Sys> Socket<S> {
         }
         let until = [self.next_turn(), deadline].into_iter().flatten().min();
         let timeout = until.map(|until| until.duration_since(self.clock.now()));
-        if timeout == Some(Duration::ZERO) {
+        if timeout == Some(Duration::ZERO) || !self.sleeper.prepare() {
             return Ok(());
         }
-        self.udp.sleep(timeout)
+        self.udp.sleep(self.sleeper.as_fd(), timeout)
     }
 
     // The turn.
@@ -447,6 +463,7 @@ impl<S: Sys> Socket<S> {
     /// Sends what waits, receives once, serves the timer, sends again. Each step is bounded.
     fn turn(&mut self) -> io::Result<()> {
         self.handed_out = 0;
+        self.sleeper.take();
         if self.unsent || !self.udp.is_idle() {
             let now = self.clock.now();
             self.transmit(now)?;
@@ -561,7 +578,8 @@ impl<S: Sys> Source for Socket<S> {
         token: Token,
         interests: Interest,
     ) -> io::Result<()> {
-        SourceFd(&self.as_raw_fd()).register(registry, token, interests)
+        SourceFd(&self.as_raw_fd()).register(registry, token, interests)?;
+        SourceFd(&self.wake_fd().as_raw_fd()).register(registry, token, Interest::READABLE)
     }
 
     fn reregister(
@@ -570,11 +588,13 @@ impl<S: Sys> Source for Socket<S> {
         token: Token,
         interests: Interest,
     ) -> io::Result<()> {
-        SourceFd(&self.as_raw_fd()).reregister(registry, token, interests)
+        SourceFd(&self.as_raw_fd()).reregister(registry, token, interests)?;
+        SourceFd(&self.wake_fd().as_raw_fd()).reregister(registry, token, Interest::READABLE)
     }
 
     fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
-        SourceFd(&self.as_raw_fd()).deregister(registry)
+        SourceFd(&self.as_raw_fd()).deregister(registry)?;
+        SourceFd(&self.wake_fd().as_raw_fd()).deregister(registry)
     }
 }
 

@@ -333,14 +333,19 @@ impl<S: Sys> Udp<S> {
         Ok(0)
     }
 
-    /// Sleeps until there is something to read, what was kept can be sent, or for `timeout`.
+    /// Sleeps until there is something to read, what was kept can be sent, `wake` is readable, or
+    /// for `timeout`.
     ///
     /// # Errors
     /// The socket is of no use any more.
-    pub(crate) fn sleep(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+    pub(crate) fn sleep(
+        &mut self,
+        wake: BorrowedFd<'_>,
+        timeout: Option<Duration>,
+    ) -> io::Result<()> {
         self.io.wait_calls += 1;
         let fd = self.socket.as_fd();
-        match self.sys.wait(fd, self.want_writable, timeout) {
+        match self.sys.wait(fd, wake, self.want_writable, timeout) {
             Err(error) if Trouble::of(&error) == Trouble::Interrupted => {
                 self.io.interrupted += 1;
                 Ok(())

@@ -158,11 +158,12 @@ impl<P: Plan, S: Sys> Sys for Faulty<P, S> {
     fn wait(
         &mut self,
         socket: BorrowedFd<'_>,
+        wake: BorrowedFd<'_>,
         writable: bool,
         timeout: Option<Duration>,
     ) -> io::Result<()> {
         fail(self.plan.wait())?;
-        self.sys.wait(socket, writable, timeout)
+        self.sys.wait(socket, wake, writable, timeout)
     }
 
     fn ask(&mut self, socket: BorrowedFd<'_>, ask: Ask) -> io::Result<()> {

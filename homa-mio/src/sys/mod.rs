@@ -161,13 +161,15 @@ pub trait Sys {
         batches: &[Outgoing],
     ) -> io::Result<usize>;
 
-    /// Sleeps until the socket is readable (or writable, if asked), or for `timeout`.
+    /// Sleeps until the socket is readable (or writable, if asked), `wake` is readable, or for
+    /// `timeout`. `wake` is the same in every call, and is read by the caller.
     ///
     /// # Errors
     /// What the system says; `Interrupted` by a signal.
     fn wait(
         &mut self,
         socket: BorrowedFd<'_>,
+        wake: BorrowedFd<'_>,
         writable: bool,
         timeout: Option<Duration>,
     ) -> io::Result<()>;

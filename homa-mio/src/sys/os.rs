@@ -50,15 +50,21 @@ impl Sys for Os {
     fn wait(
         &mut self,
         socket: BorrowedFd<'_>,
+        wake: BorrowedFd<'_>,
         writable: bool,
         timeout: Option<Duration>,
     ) -> io::Result<()> {
-        let mut poll = libc::pollfd {
-            fd: socket.as_raw_fd(),
-            events: libc::POLLIN | if writable { libc::POLLOUT } else { 0 },
+        let writable = if writable { libc::POLLOUT } else { 0 };
+        let watch = |fd: BorrowedFd<'_>, events| libc::pollfd {
+            fd: fd.as_raw_fd(),
+            events,
             revents: 0,
         };
-        if poll_once(&mut poll, timeout) < 0 {
+        let mut polls = [
+            watch(socket, libc::POLLIN | writable),
+            watch(wake, libc::POLLIN),
+        ];
+        if poll_once(&mut polls, timeout) < 0 {
             return Err(io::Error::last_os_error());
         }
         Ok(())
@@ -87,7 +93,7 @@ impl Sys for Os {
 
 /// `ppoll` counts nanoseconds; what epoll and `poll` count is milliseconds, too coarse to pace.
 #[cfg(any(target_os = "linux", target_os = "android"))]
-fn poll_once(poll: &mut libc::pollfd, timeout: Option<Duration>) -> c_int {
+fn poll_once(polls: &mut [libc::pollfd; 2], timeout: Option<Duration>) -> c_int {
     let timeout = timeout.map(|t| libc::timespec {
         tv_sec: libc::time_t::try_from(t.as_secs()).unwrap_or(libc::time_t::MAX),
         // Below 10^9: fits whatever its type is.
@@ -97,18 +103,18 @@ fn poll_once(poll: &mut libc::pollfd, timeout: Option<Duration>) -> c_int {
     let timeout = timeout
         .as_ref()
         .map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: one live pollfd, a timeout that is null or live, and no signal mask.
-    unsafe { libc::ppoll(poll, 1, timeout, std::ptr::null()) }
+    // SAFETY: two live pollfd, a timeout that is null or live, and no signal mask.
+    unsafe { libc::ppoll(polls.as_mut_ptr(), 2, timeout, std::ptr::null()) }
 }
 
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
-fn poll_once(poll: &mut libc::pollfd, timeout: Option<Duration>) -> c_int {
+fn poll_once(polls: &mut [libc::pollfd; 2], timeout: Option<Duration>) -> c_int {
     // Rounded up, so as not to spin through the last millisecond.
     let timeout = timeout.map_or(-1, |t| {
         c_int::try_from(t.as_nanos().div_ceil(1_000_000)).unwrap_or(c_int::MAX)
     });
-    // SAFETY: one live pollfd.
-    unsafe { libc::poll(poll, 1, timeout) }
+    // SAFETY: two live pollfd.
+    unsafe { libc::poll(polls.as_mut_ptr(), 2, timeout) }
 }
 
 /// The argument of `sendmmsg` and `recvmmsg`, which not every system has.
