@@ -1,6 +1,7 @@
 //! Buffers that the kernel receives into.
 
 use std::io;
+use std::mem::offset_of;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU16, Ordering};
 
@@ -18,7 +19,7 @@ const NAME_LEN: usize = 32;
 const CONTROL_LEN: usize = 144;
 /// Where the datagrams start, at the start of a cache line: copying to other places takes up to
 /// three times as long on some processors.
-const PAYLOAD: usize = HEADER_LEN + NAME_LEN + CONTROL_LEN;
+pub(crate) const PAYLOAD: usize = HEADER_LEN + NAME_LEN + CONTROL_LEN;
 /// The longest reception: what UDP can carry, and so what GRO joins at most.
 const PAYLOAD_LEN: usize = RECEIVE_LEN - 1;
 /// From one buffer to the next. Not a multiple of the page size, or else the first lines of all
@@ -147,23 +148,16 @@ impl Buffers {
             iov_base: at(PAYLOAD).cast(),
             iov_len: PAYLOAD_LEN,
         };
+        // SAFETY: inside of the structure.
+        let place = unsafe { single.cast::<u8>().add(offset_of!(Single, vector)) };
+        header.msg_iov = place.cast().as_ptr();
         // SAFETY: a place inside the region, to which nobody has a reference.
         unsafe { single.write(Single { header, vector }) };
-        // SAFETY: as above; only addresses are taken.
-        let (header, vector) = unsafe {
-            (
-                &raw mut (*single.as_ptr()).header,
-                &raw mut (*single.as_ptr()).vector,
-            )
-        };
-        // SAFETY: as above.
-        unsafe { (*header).msg_iov = vector };
         single.cast()
     }
 
     /// The kernel has filled this buffer, or has not used it: it is ours again. `false` if it
     /// was ours already, or there is no such buffer.
-    #[must_use]
     pub(crate) fn take(&mut self, id: u16) -> bool {
         let is_kernels = self.owners.get(usize::from(id)) == Some(&Owner::Kernel);
         if is_kernels {
@@ -195,7 +189,7 @@ impl Buffers {
     }
 
     /// What a multishot request has received: `result` is what it said.
-    pub(crate) fn described(&self, id: u16, result: usize) -> Incoming {
+    pub(crate) fn received(&self, id: u16, result: usize) -> Incoming {
         let mut template = empty_header();
         template.msg_namelen = NAME_LEN as u32;
         template.msg_controllen = CONTROL_LEN as _;
@@ -213,7 +207,7 @@ impl Buffers {
     }
 
     /// What a request for one reception has received: `result` is what it said.
-    pub(crate) fn described_single(&self, id: u16, result: usize) -> Incoming {
+    pub(crate) fn received_once(&self, id: u16, result: usize) -> Incoming {
         let bytes = self.bytes(id);
         // SAFETY: the request has ended, as the buffer's owner shows: nobody writes to it.
         let header = unsafe { self.single(id).as_ref() }.header;

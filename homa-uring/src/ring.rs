@@ -5,30 +5,28 @@
 //! have ended when [`Ring::send`] returns. Whatever enters the kernel also collects what has been
 //! received: under load one call serves both ways.
 
-use std::collections::VecDeque;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::mem;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
 use homa_mio::sys::{BATCH, Incoming, Outgoing};
 use homa_mio::{Feature, IoStats, Reason};
-use io_uring::squeue::{self, Flags};
+use io_uring::opcode;
+use io_uring::squeue::Flags;
 use io_uring::types::{CancelBuilder, Fd, Fixed};
-use io_uring::{cqueue, opcode};
 
-use crate::Unavailable;
 use crate::buffers::Buffers;
-use crate::kernel::{Completion, Kernel, Need, Rung, Setup};
+use crate::kernel::{Kernel, Need, Rung, Setup};
+use crate::live::{Arrival, Kind, Live, News, SINGLES, error};
 use crate::sends::Sends;
 use crate::tether::Tether;
 use crate::thread::{self, ThreadId};
+use crate::unavailable::Unavailable;
 
 /// The place of the socket among the files of the ring.
 const SOCKET: Fixed = Fixed(0);
-/// The most requests for one reception that are under way at once, where there is no multishot.
-const SINGLES: u16 = 16;
-/// Room for requests: those to send, those to receive, and a few to wait and to cancel.
+/// Room for requests: those to send, those to receive, and a few to watch and to cancel.
 const ENTRIES: u32 = (BATCH as u32 + SINGLES as u32 + 8).next_power_of_two();
 /// Tries to hand over requests that the kernel does not take now.
 const SUBMIT_TRIES: u32 = 4;
@@ -37,116 +35,40 @@ const SUBMIT_PAUSE: Duration = Duration::from_micros(100);
 /// How long dropping a ring waits for the kernel to let go of it, before memory is leaked.
 const DROP_PATIENCE: Duration = Duration::from_secs(1);
 
-/// What a request is for, in the top byte of its tag.
+/// How a ring is to be made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
-enum Kind {
-    Send = 1,
-    Receive,
-    ReceiveOnce,
-    Writable,
-    Wake,
-    Cancel,
+pub(crate) struct Settings {
+    pub(crate) buffers: u16,
+    pub(crate) rung: Rung,
+    pub(crate) multishot: bool,
 }
 
-impl Kind {
-    const ALL: [Self; 6] = [
-        Self::Send,
-        Self::Receive,
-        Self::ReceiveOnce,
-        Self::Writable,
-        Self::Wake,
-        Self::Cancel,
-    ];
-
-    fn tag(self, rest: u64) -> u64 {
-        debug_assert!(rest >> 56 == 0);
-        u64::from(self as u8) << 56 | rest
-    }
-
-    fn of(tag: u64) -> (Option<Self>, u64) {
-        let kind = Self::ALL
-            .into_iter()
-            .find(|&kind| kind as u64 == tag >> 56);
-        (kind, tag & ((1 << 56) - 1))
-    }
-}
-
-/// Something that has been received, or why nothing was.
-#[derive(Clone, Copy, Debug)]
-enum Arrival {
-    /// Into this buffer, with this result.
-    Datagrams { buffer: u16, result: usize },
-    Error(i32),
-}
-
-/// A call to send under way.
-struct Sending {
-    /// Tells its requests from those that an earlier call has left behind.
-    generation: u64,
-    /// Requests that have not ended.
-    left: usize,
-    /// How they ended.
-    results: [i32; BATCH],
-}
-
-/// All that belongs to one ring.
-struct Live {
-    buffers: Buffers,
-    sends: Sends,
-    tether: Tether,
-    /// Received and not handed out.
-    arrived: VecDeque<Arrival>,
-    /// Buffers handed out by the last call to receive.
-    held: Vec<u16>,
-    /// Buffers that wait to be lent for one reception.
-    free: Vec<u16>,
-    /// The multishot request is under way.
-    receiving: bool,
-    /// A request that tells when the socket is writable is under way.
-    watching: bool,
-    /// Requests that the kernel has, or that are queued for it, except those to send.
-    under_way: usize,
-    /// Requests to send that the kernel did not take lie in the queue, spoilt.
-    spoilt: bool,
-    sending: Sending,
-    /// What the first multishot request said if there is no such thing.
-    refused: Option<i32>,
-    /// Something has been received.
-    proven: bool,
-}
-
-/// A ring that has been closed. The kernel may still be at work with its memory.
-struct Grave {
-    tether: Tether,
-    buffers: Buffers,
-    sends: Sends,
+/// What has happened so far.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Counters {
+    calls: u64,
+    rearmed: u64,
+    buffers_short: u64,
+    overflows: u64,
+    submits_again: u64,
+    moves: u64,
 }
 
 pub(crate) struct Ring<K: Kernel> {
     kernel: K,
     rung: Rung,
-    buffer_count: u16,
-    pub(crate) deferred: Feature,
-    pub(crate) multishot: Feature,
+    buffers: u16,
+    deferred: Feature,
+    multishot: Feature,
+    /// `None`: the ring has failed.
     live: Option<Live>,
     /// The thread that uses the ring, once there is one.
     thread: Option<ThreadId>,
-    graves: Vec<Grave>,
-    pub(crate) calls: u64,
-    pub(crate) rearmed: u64,
-    pub(crate) buffers_short: u64,
-    pub(crate) overflows: u64,
-    pub(crate) submits_again: u64,
-    pub(crate) moves: u64,
-}
-
-/// How a ring is to be made.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Settings {
-    pub(crate) buffers: u16,
-    pub(crate) first_rung: Rung,
-    pub(crate) multishot: bool,
+    /// The ring is to be made anew.
+    stale: bool,
+    /// Rings that have been closed. The kernel may still be at work with their memory.
+    graves: Vec<Live>,
+    counters: Counters,
 }
 
 impl<K: Kernel> Ring<K> {
@@ -155,29 +77,22 @@ impl<K: Kernel> Ring<K> {
         settings: Settings,
         socket: BorrowedFd<'_>,
     ) -> Result<Self, Unavailable> {
+        let wanted = |on| match on {
+            true => Feature::On,
+            false => Feature::Off(Reason::Disabled),
+        };
         let mut ring = Self {
             kernel,
-            rung: settings.first_rung,
-            buffer_count: settings.buffers,
-            deferred: Feature::Off(Reason::Disabled),
-            multishot: if settings.multishot {
-                Feature::On
-            } else {
-                Feature::Off(Reason::Disabled)
-            },
+            rung: settings.rung,
+            buffers: settings.buffers,
+            deferred: wanted(settings.rung == Rung::Deferred),
+            multishot: wanted(settings.multishot),
             live: None,
             thread: None,
+            stale: false,
             graves: Vec::new(),
-            calls: 0,
-            rearmed: 0,
-            buffers_short: 0,
-            overflows: 0,
-            submits_again: 0,
-            moves: 0,
+            counters: Counters::default(),
         };
-        if settings.first_rung == Rung::Deferred {
-            ring.deferred = Feature::On;
-        }
         ring.set_up(socket)?;
         Ok(ring)
     }
@@ -187,55 +102,31 @@ impl<K: Kernel> Ring<K> {
     fn set_up(&mut self, socket: BorrowedFd<'_>) -> Result<(), Unavailable> {
         self.climb_down()?;
         for (need, what) in [
-            (Need::NoDrop, "IORING_FEAT_NODROP (Linux 5.5)"),
-            (Need::FastPoll, "IORING_FEAT_FAST_POLL (Linux 5.7)"),
-            (Need::ExtArg, "IORING_FEAT_EXT_ARG (Linux 5.11)"),
+            (Need::NoDrop, "IORING_FEAT_NODROP, of Linux 5.5"),
+            (Need::FastPoll, "IORING_FEAT_FAST_POLL, of Linux 5.7"),
+            (Need::ExtArg, "IORING_FEAT_EXT_ARG, of Linux 5.11"),
         ] {
             if !self.kernel.has(need) {
                 return Err(Unavailable::lacks(what));
             }
         }
-        let mut buffers = Buffers::new(self.buffer_count).map_err(Unavailable::memory)?;
-        let sends = Sends::new().map_err(Unavailable::memory)?;
+        let refused = Unavailable::refused;
+        let mut buffers = Buffers::new(self.buffers).map_err(|e| refused("mmap", &e))?;
+        let sends = Sends::new().map_err(|e| refused("mmap", &e))?;
         if self.multishot.is_on() {
             let (list, count) = (buffers.list().as_ptr(), buffers.count());
             // SAFETY: `Buffers` is freed only when the kernel has let go of the ring.
             match unsafe { self.kernel.register_buffers(list, count) } {
                 Ok(()) => (0..count).for_each(|id| buffers.give(id)),
-                Err(error) => {
-                    self.multishot = Feature::Off(Reason::Refused(code_of(&error)));
-                }
+                Err(e) => self.multishot = off(&e),
             }
         }
-        let (tether, file) = Tether::new().map_err(Unavailable::memory)?;
+        let (tether, file) = Tether::new().map_err(|e| refused("pipe", &e))?;
         self.kernel
             .register_files(&[socket.as_raw_fd(), file.as_raw_fd()])
-            .map_err(|error| Unavailable::refused("io_uring_register of files", &error))?;
+            .map_err(|e| refused("io_uring_register (IORING_REGISTER_FILES)", &e))?;
         let multishot = self.multishot.is_on();
-        let count = buffers.count();
-        self.live = Some(Live {
-            tether,
-            arrived: VecDeque::with_capacity(usize::from(count) + usize::from(SINGLES)),
-            held: Vec::with_capacity(BATCH),
-            free: if multishot {
-                Vec::new()
-            } else {
-                (0..count).collect()
-            },
-            receiving: false,
-            watching: false,
-            under_way: 0,
-            spoilt: false,
-            sending: Sending {
-                generation: 0,
-                left: 0,
-                results: [0; BATCH],
-            },
-            refused: None,
-            proven: false,
-            buffers,
-            sends,
-        });
+        self.live = Some(Live::new(buffers, sends, tether, multishot));
         Ok(())
     }
 
@@ -246,91 +137,101 @@ impl<K: Kernel> Ring<K> {
                 rung: self.rung,
                 entries: ENTRIES,
                 // One for each buffer, and for each request that can be under way.
-                completions: (u32::from(self.buffer_count) + ENTRIES).next_power_of_two(),
+                completions: (u32::from(self.buffers) + ENTRIES).next_power_of_two(),
             };
-            let Err(error) = self.kernel.setup(setup) else {
+            let Err(e) = self.kernel.setup(setup) else {
                 return Ok(());
             };
-            let lower = match self.rung {
-                Rung::Deferred => Rung::Cooperative,
-                Rung::Cooperative => Rung::Plain,
-                Rung::Plain => return Err(Unavailable::refused("io_uring_setup", &error)),
+            self.rung = match self.rung {
+                Rung::Deferred if e.raw_os_error() == Some(libc::EINVAL) => {
+                    self.deferred = off(&e);
+                    Rung::Cooperative
+                }
+                Rung::Cooperative if e.raw_os_error() == Some(libc::EINVAL) => Rung::Plain,
+                _ => return Err(Unavailable::refused("io_uring_setup", &e)),
             };
-            if error.raw_os_error() != Some(libc::EINVAL) {
-                return Err(Unavailable::refused("io_uring_setup", &error));
-            }
-            if self.rung == Rung::Deferred {
-                self.deferred = Feature::Off(Reason::Refused(libc::EINVAL));
-            }
-            self.rung = lower;
         }
     }
 
     /// Sees to it that there is a ring that this thread may use.
     fn serve(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
-        let here = thread::current();
-        if self.thread == Some(here) && self.live.as_ref().is_some_and(|l| l.refused.is_none()) {
+        let here = Some(thread::current());
+        if self.thread == here && !self.stale {
             return Ok(());
         }
-        let live = self.live.as_ref().ok_or_else(broken)?;
-        if let Some(code) = live.refused {
-            self.multishot = Feature::Off(Reason::Refused(code));
-            self.renew(socket)?;
-        } else if self.thread.is_some() {
-            self.moves += 1;
-            self.renew(socket)?;
+        if self.thread.is_some() {
+            self.counters.moves += u64::from(self.thread != here);
+            self.bury();
+            self.set_up(socket)?;
         }
-        self.kernel.enable()?;
-        self.thread = Some(here);
+        self.kernel
+            .enable()
+            .map_err(|e| Unavailable::refused("io_uring_register (IORING_REGISTER_ENABLE)", &e))?;
+        self.thread = here;
+        self.stale = false;
         Ok(())
     }
 
-    /// Makes a ring in place of the present one. What that has received and not handed out is
-    /// lost, as if by the network.
-    fn renew(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
-        self.bury();
-        self.graves.retain_mut(|_| true);
-        let graves = mem::take(&mut self.graves);
-        for grave in graves {
-            if grave.tether.released(Some(Duration::ZERO)) {
-                grave.open();
+    /// Closes the ring. Its memory lies in a grave until the kernel has let go. What it has
+    /// received and not handed out is lost, as if by the network.
+    fn bury(&mut self) {
+        self.kernel.close();
+        self.graves.extend(self.live.take());
+        self.open_graves(Duration::ZERO);
+    }
+
+    /// Gives back the memory of closed rings, as far as the kernel lets go within this time.
+    fn open_graves(&mut self, patience: Duration) {
+        for grave in mem::take(&mut self.graves) {
+            if grave.tether.released(Some(patience)) {
+                // SAFETY: the kernel has let go.
+                unsafe { grave.free() };
             } else {
                 self.graves.push(grave);
             }
         }
-        self.set_up(socket)?;
-        Ok(())
     }
 
-    /// Closes the ring. Its memory lies in a grave until the kernel has let go.
-    fn bury(&mut self) {
-        self.kernel.close();
-        if let Some(live) = self.live.take() {
-            self.graves.push(Grave {
-                tether: live.tether,
-                buffers: live.buffers,
-                sends: live.sends,
-            });
-        }
+    /// The ring. Also makes sure of it for the borrow checker.
+    fn live(&mut self) -> io::Result<&mut Live> {
+        self.live.as_mut().ok_or_else(failed)
     }
 
     // Entering the kernel.
 
-    /// Enters the kernel once, or more often if it does not take what is queued.
+    /// Enters the kernel once, and takes in what there is then.
+    fn enter_once(
+        &mut self,
+        submit: usize,
+        want: usize,
+        timeout: Option<Duration>,
+    ) -> io::Result<()> {
+        self.counters.calls += 1;
+        self.counters.overflows += u64::from(self.kernel.overflown());
+        let result = self.kernel.enter(submit as u32, want as u32, timeout);
+        self.reap();
+        match result {
+            Err(e) if is_busy(&e) => {
+                self.counters.submits_again += 1;
+                Err(e)
+            }
+            Err(e) if !is_passing(&e) => Err(Unavailable::refused("io_uring_enter", &e).into()),
+            other => other,
+        }
+    }
+
+    /// Hands over all that is queued, and waits if `want` is not 0.
     fn enter(&mut self, want: usize, timeout: Option<Duration>) -> io::Result<()> {
         for _ in 0..SUBMIT_TRIES {
-            self.calls += 1;
-            self.overflows += u64::from(self.kernel.overflown());
-            let result = self.kernel.enter(want as u32, timeout);
-            // What it waits for may be that there is room for completions.
-            self.reap();
-            match result {
-                Err(error) if is_busy(&error) => self.submits_again += 1,
+            let queued = self.kernel.queued();
+            match self.enter_once(queued, want, timeout) {
+                // What it waits for may be room for completions, and that there is now.
+                Err(e) if is_busy(&e) => {}
                 other => return other,
             }
         }
         std::thread::sleep(SUBMIT_PAUSE);
-        Err(io::Error::from_raw_os_error(libc::ENOBUFS))
+        Err(error(libc::ENOBUFS))
     }
 
     /// Takes in all completions that are at hand.
@@ -340,19 +241,14 @@ impl<K: Kernel> Ring<K> {
         };
         while let Some(completion) = self.kernel.next() {
             match live.complete(completion) {
-                Ended::Well => {}
-                Ended::NoBuffers => self.buffers_short += 1,
+                News::None => {}
+                News::NoBuffers => self.counters.buffers_short += 1,
+                News::NoMultishot(code) => {
+                    self.multishot = Feature::Off(Reason::Refused(code));
+                    self.stale = true;
+                }
             }
         }
-    }
-
-    /// Queues a request. `false` if there is no room, or no ring.
-    ///
-    /// # Safety
-    /// What it points to stays, and is written to by nobody, until it is complete.
-    unsafe fn push(&mut self, entry: squeue::Entry) -> bool {
-        // SAFETY: as the caller promises.
-        unsafe { self.kernel.push(entry) }
     }
 
     // Receiving.
@@ -363,49 +259,50 @@ impl<K: Kernel> Ring<K> {
         into: &mut [Incoming],
     ) -> io::Result<usize> {
         self.serve(socket)?;
-        self.release();
+        self.live()?.release();
         self.reap();
-        self.arm();
-        let idle = self.live.as_ref().is_some_and(|l| l.arrived.is_empty());
-        if idle && self.kernel.attention() {
+        self.arm()?;
+        if self.live()?.arrived.is_empty() && self.kernel.attention() {
             match self.enter(0, None) {
-                Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
+                Err(e) if e.kind() != ErrorKind::Interrupted => return Err(e),
                 _ => {}
             }
         }
-        let multishot = self.multishot.is_on();
-        let live = self.live.as_mut().ok_or_else(broken)?;
+        self.hand_out(into)
+    }
+
+    /// Describes what has arrived, up to the first error, which the next call tells.
+    fn hand_out(&mut self, into: &mut [Incoming]) -> io::Result<usize> {
+        let live = self.live()?;
         for place in into.iter_mut().take(BATCH) {
-            let (buffer, result) = match live.arrived.front() {
-                Some(&Arrival::Datagrams { buffer, result }) => (buffer, result),
+            match live.arrived.front() {
+                Some(&Arrival::Datagrams { buffer, result }) => {
+                    *place = if live.multishot {
+                        live.buffers.received(buffer, result)
+                    } else {
+                        live.buffers.received_once(buffer, result)
+                    };
+                    live.held.push(buffer);
+                }
                 Some(&Arrival::Error(code)) if live.held.is_empty() => {
                     live.arrived.pop_front();
-                    return Err(io::Error::from_raw_os_error(code));
+                    return Err(error(code));
                 }
-                // Told by the next call.
                 _ => break,
-            };
+            }
             live.arrived.pop_front();
-            live.held.push(buffer);
-            *place = if multishot {
-                live.buffers.described(buffer, result)
-            } else {
-                live.buffers.described_single(buffer, result)
-            };
         }
-        if live.held.is_empty() {
-            return Err(io::ErrorKind::WouldBlock.into());
+        match live.held.len() {
+            0 => Err(ErrorKind::WouldBlock.into()),
+            count => Ok(count),
         }
-        Ok(live.held.len())
     }
 
     /// The bytes of the `at`-th reception of the last call.
     pub(crate) fn bytes(&self, at: usize) -> &[u8] {
-        let held = |live: &Live| live.held.get(at).copied();
-        match self.live.as_ref().and_then(|live| Some((live, held(live)?))) {
-            Some((live, buffer)) => live.buffers.payload(buffer),
-            None => &[],
-        }
+        let live = self.live.as_ref();
+        live.and_then(|live| Some(live.buffers.payload(*live.held.get(at)?)))
+            .unwrap_or_default()
     }
 
     pub(crate) fn has_received(&mut self) -> bool {
@@ -413,61 +310,39 @@ impl<K: Kernel> Ring<K> {
         arrived || self.kernel.attention()
     }
 
-    /// Lets the kernel have the buffers that were handed out.
-    fn release(&mut self) {
-        let Some(live) = &mut self.live else {
-            return;
-        };
-        for buffer in live.held.drain(..) {
-            if self.multishot.is_on() {
-                live.buffers.give(buffer);
-            } else {
-                live.free.push(buffer);
-            }
-        }
-    }
-
     /// Queues requests to receive as far as there are none.
-    fn arm(&mut self) {
-        let Some(live) = &mut self.live else {
-            return;
-        };
-        if self.multishot.is_on() {
-            let buffers_left = live.buffers.count() as usize > live.arrived.len();
-            if live.receiving || !buffers_left || live.refused.is_some() {
-                return;
+    fn arm(&mut self) -> io::Result<()> {
+        let live = self.live.as_mut().ok_or_else(failed)?;
+        if live.multishot {
+            // Without a buffer it would end at once.
+            let has_buffers = live.arrived.len() < usize::from(live.buffers.count());
+            if !live.receiving && has_buffers && !self.stale {
+                let header = live.buffers.multishot_header().as_ptr();
+                let entry = opcode::RecvMsgMulti::new(SOCKET, header, 0)
+                    .build()
+                    .user_data(Kind::Receive.tag(0));
+                // SAFETY: the header is in `Buffers`, and never changes.
+                live.receiving = unsafe { self.kernel.push(entry) };
+                self.counters.rearmed += u64::from(live.proven);
             }
-            let header = live.buffers.multishot_header().as_ptr();
-            let entry = opcode::RecvMsgMulti::new(SOCKET, header, 0)
-                .build()
-                .user_data(Kind::Receive.tag(0));
-            // SAFETY: the header is in `Buffers`, and never changes.
-            if unsafe { self.kernel.push(entry) } {
-                self.rearmed += u64::from(live.proven);
-                live.receiving = true;
-                live.under_way += 1;
-            }
-            return;
+            return Ok(());
         }
-        let limit = usize::from(SINGLES.min(live.buffers.count()));
-        let mut lent = live.buffers.lent();
-        while lent < limit
+        while live.lent < usize::from(SINGLES)
             && let Some(buffer) = live.free.pop()
         {
             let header = live.buffers.lend(buffer).as_ptr();
             let entry = opcode::RecvMsg::new(SOCKET, header)
                 .build()
                 .user_data(Kind::ReceiveOnce.tag(u64::from(buffer)));
-            // SAFETY: header and buffer are in `Buffers`, and are left alone until it is complete.
+            // SAFETY: header and buffer are in `Buffers`, and left alone until it is complete.
             if !unsafe { self.kernel.push(entry) } {
-                let taken = live.buffers.take(buffer);
-                debug_assert!(taken);
+                live.buffers.take(buffer);
                 live.free.push(buffer);
-                return;
+                break;
             }
-            lent += 1;
-            live.under_way += 1;
+            live.lent += 1;
         }
+        Ok(())
     }
 
     // Sending.
@@ -480,132 +355,132 @@ impl<K: Kernel> Ring<K> {
     ) -> io::Result<usize> {
         self.serve(socket)?;
         self.drop_spoilt()?;
-        let count = self.queue_sends(memory, batches);
-        if count == 0 {
-            // There is no room: nothing of the queue is taken.
+        let queued = self.queue_sends(memory, batches)?;
+        if queued == 0 {
+            // No room, because the kernel has not taken what is there.
             self.enter(0, None)?;
-            return Err(io::Error::from_raw_os_error(libc::ENOBUFS));
+            return Err(error(libc::ENOBUFS));
         }
-        let result = self.finish_sends(count);
-        if let Err(error) = result {
-            self.abandon_sends(count, &error)?;
+        if let Err(e) = self.finish_sends() {
+            self.let_go();
+            return Err(e);
         }
-        let live = self.live.as_mut().ok_or_else(broken)?;
-        let results = &live.sending.results[..count];
+        let sending = &self.live()?.sending;
+        let results = &sending.results[..queued];
         let sent = results.iter().take_while(|&&result| result >= 0).count();
-        match results.get(sent) {
-            Some(&failed) if sent == 0 => {
-                let error = io::Error::from_raw_os_error(-failed);
-                if error.kind() == io::ErrorKind::WouldBlock {
-                    self.watch_writable();
-                }
-                Err(error)
-            }
-            _ => Ok(sent),
+        if sent > 0 {
+            return Ok(sent);
         }
+        let e = error(-results[0]);
+        if e.kind() == ErrorKind::WouldBlock {
+            self.watch_writable();
+        }
+        Err(e)
     }
 
     /// Queues requests to send, each linked to the next. Returns how many.
-    fn queue_sends(&mut self, memory: &[u8], batches: &[Outgoing]) -> usize {
-        let Some(live) = &mut self.live else {
-            return 0;
-        };
-        let room = ENTRIES as usize - self.kernel.queued().min(ENTRIES as usize);
+    fn queue_sends(&mut self, memory: &[u8], batches: &[Outgoing]) -> io::Result<usize> {
+        let live = self.live.as_mut().ok_or_else(failed)?;
+        let room = (ENTRIES as usize).saturating_sub(self.kernel.queued());
         let count = batches.len().min(BATCH).min(room);
-        let sending = &mut live.sending;
-        sending.generation = (sending.generation + 1) & 0xffff_ffff;
-        sending.results = [-libc::ECANCELED; BATCH];
-        sending.left = 0;
+        live.sending.start();
         for (at, batch) in batches[..count].iter().enumerate() {
             let header = live.sends.write(at, memory, batch);
-            let link = if at + 1 < count {
-                Flags::IO_LINK
-            } else {
-                Flags::empty()
+            let link = match at + 1 < count {
+                true => Flags::IO_LINK,
+                false => Flags::empty(),
             };
             let entry = opcode::SendMsg::new(SOCKET, header.as_ptr())
+                // Fails rather than wait for room in the socket.
                 .flags(libc::MSG_DONTWAIT as u32)
                 .build()
                 .flags(link)
-                .user_data(Kind::Send.tag(sending.generation << 16 | at as u64));
+                .user_data(live.sending.next_tag());
             // SAFETY: the header is in `Sends` and stays as it is, and the bytes are borrowed,
-            // until `send` returns; by then it is complete, or spoilt.
-            if !unsafe { self.kernel.push(entry) } {
-                debug_assert!(false, "there was room");
-                break;
-            }
-            sending.left += 1;
+            // until `send` returns. By then the request has ended, or is spoilt, or the kernel
+            // has let go of the ring.
+            let pushed = unsafe { self.kernel.push(entry) };
+            assert!(pushed, "there was room");
+            live.sending.queued();
         }
-        sending.left
+        Ok(count)
     }
 
-    /// Enters the kernel until all requests to send have ended. They do not wait for the socket,
-    /// so nothing holds them up.
-    fn finish_sends(&mut self, count: usize) -> io::Result<()> {
-        // A single request ends while it is handed over.
-        let mut want = if count > 1 { count } else { 0 };
+    /// Enters the kernel until all requests to send have ended or are given up. They do not wait
+    /// for the socket, so nothing holds them up.
+    ///
+    /// # Errors
+    /// The kernel is of no use. It may still have requests.
+    fn finish_sends(&mut self) -> io::Result<()> {
+        let mut tries = 0;
         loop {
-            match self.enter(want, None) {
-                Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
+            let queued = self.kernel.queued();
+            let sending = &mut self.live.as_mut().ok_or_else(failed)?.sending;
+            // They are the last in the queue.
+            let waiting = queued.min(sending.left);
+            let taken = sending.left - waiting;
+            let (submit, want) = if taken > 0 {
+                // Nothing else goes before it is known that these went well.
+                (0, taken)
+            } else if waiting == 0 {
+                return Ok(());
+            } else {
+                let last = sending.count - waiting;
+                let broken = last > 0 && sending.results[last - 1] < 0;
+                if broken || tries == SUBMIT_TRIES {
+                    self.spoil(waiting)?;
+                    return Ok(());
+                }
+                tries += 1;
+                // A single one ends while it is handed over.
+                (queued, if waiting > 1 { waiting } else { 0 })
+            };
+            match self.enter_once(submit, want, None) {
+                Err(e) if !is_busy(&e) && e.kind() != ErrorKind::Interrupted => return Err(e),
                 _ => {}
             }
-            want = self.live.as_ref().map_or(0, |live| live.sending.left);
-            if want == 0 {
-                return Ok(());
-            }
         }
     }
 
-    /// The kernel takes no more requests, or is of no use. Sees to it that it looks at none of
-    /// the bytes any more.
-    fn abandon_sends(&mut self, count: usize, error: &io::Error) -> io::Result<()> {
-        let queued = self.kernel.queued().min(count);
-        if let Some(live) = &mut self.live
-            && error.raw_os_error() == Some(libc::ENOBUFS)
-        {
-            // The last that were queued are the last to be taken.
-            for at in count - queued..count {
-                live.sends.spoil(at);
-            }
-            live.spoilt = queued > 0;
-            live.sending.left -= queued;
-            if live.sending.left == 0 {
-                return Ok(());
-            }
-            // What has been taken ends. Nothing more is handed over: the kernel may take it, and
-            // refuse it.
-            let finished = self.finish_sends(count);
-            if finished.is_ok() || self.live.as_ref().is_some_and(|l| l.sending.left == 0) {
-                return Ok(());
-            }
+    /// Gives up the last `count` requests to send, which the kernel has not taken: when it does
+    /// it will refuse them, without a look at the bytes.
+    fn spoil(&mut self, count: usize) -> io::Result<()> {
+        let live = self.live()?;
+        for at in live.sending.count - count..live.sending.count {
+            live.sends.spoil(at);
         }
-        // The bytes are borrowed: there is no way back before the kernel has let go of the ring,
-        // which is certain to come, as with a system call.
-        self.bury();
-        while let Some(grave) = self.graves.pop() {
-            grave.tether.released(None);
-            grave.open();
-        }
-        Err(broken())
+        live.sending.give_up(count);
+        Ok(())
     }
 
-    /// Makes sure that nothing is left in the queue of what an earlier call gave up.
+    /// Makes sure that nothing is left in the queue of what an earlier call gave up: the headers
+    /// are to be used again.
     fn drop_spoilt(&mut self) -> io::Result<()> {
-        if self.live.as_ref().is_some_and(|live| live.spoilt) {
+        if self.live()?.sending.spoilt {
             self.enter(0, None)?;
             if self.kernel.queued() > 0 {
-                return Err(io::Error::from_raw_os_error(libc::ENOBUFS));
+                return Err(error(libc::ENOBUFS));
             }
-            if let Some(live) = &mut self.live {
-                live.spoilt = false;
-            }
+            self.live()?.sending.spoilt = false;
         }
         Ok(())
     }
 
+    /// Ends the ring and waits until the kernel has let go of it. The bytes to send are borrowed,
+    /// so there is no other way back. It comes as surely as a system call returns.
+    fn let_go(&mut self) {
+        self.bury();
+        for grave in self.graves.drain(..) {
+            if grave.tether.released(None) {
+                // SAFETY: the kernel has let go.
+                unsafe { grave.free() };
+            }
+        }
+    }
+
     // Waiting.
 
-    /// The descriptor of the ring, or the socket's when there is no ring any more.
+    /// The ring, which is readable when it has something to tell.
     pub(crate) fn file(&self) -> Option<BorrowedFd<'_>> {
         self.kernel.file()
     }
@@ -613,50 +488,80 @@ impl<K: Kernel> Ring<K> {
     pub(crate) fn wait(
         &mut self,
         socket: BorrowedFd<'_>,
+        wake: BorrowedFd<'_>,
         writable: bool,
         timeout: Option<Duration>,
     ) -> io::Result<()> {
         self.serve(socket)?;
-        self.release();
+        self.live()?.release();
         self.reap();
-        if self.live.as_ref().is_some_and(|l| !l.arrived.is_empty()) {
+        if !self.live()?.arrived.is_empty() {
             return Ok(());
         }
-        self.arm();
+        self.arm()?;
         if writable {
             self.watch_writable();
         }
+        self.watch_wake(wake);
         match self.enter(1, timeout) {
-            Err(error) if error.raw_os_error() == Some(libc::ETIME) => Ok(()),
-            // Told, and waited for, already.
-            Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => Ok(()),
+            Err(e) if e.raw_os_error() == Some(libc::ETIME) => Ok(()),
+            // That was a pause, too.
+            Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => Ok(()),
             other => other,
         }
     }
 
     /// Has the ring tell when the socket can be written to.
     fn watch_writable(&mut self) {
-        let Some(live) = &mut self.live else {
-            return;
-        };
-        if live.watching {
-            return;
+        if let Some(live) = &mut self.live
+            && !live.watching
+        {
+            let entry = opcode::PollAdd::new(SOCKET, libc::POLLOUT as u32)
+                .build()
+                .user_data(Kind::Writable.tag(0));
+            // SAFETY: it points to nothing.
+            live.watching = unsafe { self.kernel.push(entry) };
         }
-        let entry = opcode::PollAdd::new(SOCKET, libc::POLLOUT as u32)
-            .build()
-            .user_data(Kind::Writable.tag(0));
-        // SAFETY: it points to nothing.
-        if unsafe { self.kernel.push(entry) } {
-            live.watching = true;
-            live.under_way += 1;
+    }
+
+    /// Has the ring tell when another thread has news.
+    fn watch_wake(&mut self, wake: BorrowedFd<'_>) {
+        if let Some(live) = &mut self.live
+            && !live.wakeable
+        {
+            let entry = opcode::PollAdd::new(Fd(wake.as_raw_fd()), libc::POLLIN as u32)
+                .build()
+                .user_data(Kind::Wake.tag(0));
+            // SAFETY: it points to nothing.
+            live.wakeable = unsafe { self.kernel.push(entry) };
         }
+    }
+
+    /// Fills in what is known here.
+    pub(crate) fn report(&self, io: &mut IoStats) {
+        // What was counted as system calls went through the ring.
+        (io.receive_calls, io.send_calls, io.wait_calls) = (0, 0, 0);
+        io.ring_calls = self.counters.calls;
+        io.ring_rearmed = self.counters.rearmed;
+        io.ring_buffers_short = self.counters.buffers_short;
+        io.ring_overflows = self.counters.overflows;
+        io.ring_submits_again = self.counters.submits_again;
+        io.ring_moves = self.counters.moves;
+    }
+
+    pub(crate) fn deferred(&self) -> Feature {
+        self.deferred
+    }
+
+    pub(crate) fn multishot(&self) -> Feature {
+        self.multishot
     }
 
     // The end.
 
     /// Cancels all that is under way and waits a while for it to end. Returns whether it has.
     fn cancel_all(&mut self) -> bool {
-        let under_way = |ring: &Self| ring.live.as_ref().map_or(0, |live| live.under_way);
+        let under_way = |ring: &Self| ring.live.as_ref().map_or(0, Live::under_way);
         if under_way(self) == 0 {
             return true;
         }
@@ -667,33 +572,22 @@ impl<K: Kernel> Ring<K> {
             .build()
             .user_data(Kind::Cancel.tag(0));
         // SAFETY: it points to nothing.
-        if !unsafe { self.push(entry) } {
+        if !unsafe { self.kernel.push(entry) } {
             return false;
         }
         for _ in 0..20 {
-            let result = self.enter(1, Some(DROP_PATIENCE / 20));
+            match self.enter(1, Some(DROP_PATIENCE / 20)) {
+                Err(e) if !is_passing(&e) => return false,
+                _ => {}
+            }
             if under_way(self) == 0 {
                 return true;
             }
-            match result {
-                Err(error) if error.raw_os_error() == Some(libc::ETIME) => {}
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => return false,
-                Ok(()) => {}
+            if self.live.as_ref().is_some_and(|live| live.cancel_failed) {
+                return false;
             }
         }
         false
-    }
-
-    pub(crate) fn report(&self, io: &mut IoStats) {
-        // What was counted as calls went through the ring.
-        (io.receive_calls, io.send_calls, io.wait_calls) = (0, 0, 0);
-        io.ring_calls = self.calls;
-        io.ring_rearmed = self.rearmed;
-        io.ring_buffers_short = self.buffers_short;
-        io.ring_overflows = self.overflows;
-        io.ring_submits_again = self.submits_again;
-        io.ring_moves = self.moves;
     }
 }
 
@@ -704,16 +598,34 @@ impl<K: Kernel> Drop for Ring<K> {
             let _ = self.kernel.unregister_files();
             self.kernel.close();
             if let Some(live) = self.live.take() {
-                live.free();
-            }
-        } else {
-            self.bury();
-        }
-        for grave in self.graves.drain(..) {
-            // Else its memory is leaked.
-            if grave.tether.released(Some(DROP_PATIENCE)) {
-                grave.open();
+                // SAFETY: there is no request left in the ring, and there will be none.
+                unsafe { live.free() };
             }
         }
+        self.bury();
+        // Those that are left are leaked.
+        self.open_graves(DROP_PATIENCE);
     }
+}
+
+fn off(e: &io::Error) -> Feature {
+    Feature::Off(match e.raw_os_error() {
+        Some(code) => Reason::Refused(code),
+        None => Reason::Unsupported,
+    })
+}
+
+/// The kernel takes no requests now.
+fn is_busy(e: &io::Error) -> bool {
+    matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY))
+}
+
+/// Nothing is wrong with the ring.
+fn is_passing(e: &io::Error) -> bool {
+    let code = e.raw_os_error();
+    is_busy(e) || matches!(code, Some(libc::EINTR | libc::ETIME | libc::ENOBUFS))
+}
+
+fn failed() -> io::Error {
+    io::Error::other("the ring has failed")
 }

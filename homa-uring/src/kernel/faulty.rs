@@ -46,8 +46,8 @@ pub trait Plan {
     }
 
     /// Before the kernel is entered with so many requests.
-    fn enter(&mut self, queued: usize) -> Option<i32> {
-        let _ = queued;
+    fn enter(&mut self, submit: u32) -> Option<i32> {
+        let _ = submit;
         None
     }
 
@@ -132,9 +132,9 @@ impl<P: Plan, K: Kernel> Kernel for Faulty<P, K> {
         self.kernel.queued()
     }
 
-    fn enter(&mut self, want: u32, timeout: Option<Duration>) -> io::Result<()> {
-        fail(self.plan.enter(self.kernel.queued()))?;
-        self.kernel.enter(want, timeout)
+    fn enter(&mut self, submit: u32, want: u32, timeout: Option<Duration>) -> io::Result<()> {
+        fail(self.plan.enter(submit))?;
+        self.kernel.enter(submit, want, timeout)
     }
 
     fn next(&mut self) -> Option<Completion> {

@@ -113,13 +113,13 @@ pub trait Kernel {
     /// Requests that have been queued and that the kernel has not taken.
     fn queued(&mut self) -> usize;
 
-    /// Hands over what is queued, then runs what waits to be run, then waits until there are
-    /// `want` completions, or for `timeout`.
+    /// Hands over `submit` of the requests that are queued, then runs what waits to be run, then
+    /// waits until there are `want` completions, or for `timeout`.
     ///
     /// # Errors
     /// What the system says: `ETIME` when the time is over, `EAGAIN` or `EBUSY` when it takes no
     /// requests now; which have been taken shows in [`queued`](Self::queued).
-    fn enter(&mut self, want: u32, timeout: Option<Duration>) -> io::Result<()>;
+    fn enter(&mut self, submit: u32, want: u32, timeout: Option<Duration>) -> io::Result<()>;
 
     /// The next completion that is at hand.
     fn next(&mut self) -> Option<Completion>;

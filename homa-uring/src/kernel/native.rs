@@ -90,21 +90,19 @@ impl Kernel for Native {
         self.0.as_mut().map_or(0, |ring| ring.submission().len())
     }
 
-    fn enter(&mut self, want: u32, timeout: Option<Duration>) -> io::Result<()> {
-        let ring = self.ring()?;
-        let queued = u32::try_from(ring.submission().len()).unwrap_or(u32::MAX);
-        let submitter = ring.submitter();
+    fn enter(&mut self, submit: u32, want: u32, timeout: Option<Duration>) -> io::Result<()> {
+        let submitter = self.ring()?.submitter();
         let Some(timeout) = timeout else {
             let flags = EnterFlags::GETEVENTS.bits();
             // SAFETY: with these flags the argument is a signal mask, and there is none.
-            unsafe { submitter.enter::<libc::sigset_t>(queued, want, flags, None) }?;
+            unsafe { submitter.enter::<libc::sigset_t>(submit, want, flags, None) }?;
             return Ok(());
         };
         let timeout = Timespec::from(timeout);
         let arguments = SubmitArgs::new().timespec(&timeout);
         let flags = EnterFlags::GETEVENTS | EnterFlags::EXT_ARG;
         // SAFETY: with these flags the argument is what it is, and it lives through the call.
-        unsafe { submitter.enter(queued, want, flags.bits(), Some(&arguments)) }?;
+        unsafe { submitter.enter(submit, want, flags.bits(), Some(&arguments)) }?;
         Ok(())
     }
 
