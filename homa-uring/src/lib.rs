@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 #![cfg(target_os = "linux")]
 
+mod bell;
 mod buffers;
 pub mod kernel;
 mod live;

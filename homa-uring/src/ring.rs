@@ -16,6 +16,7 @@ use io_uring::opcode;
 use io_uring::squeue::Flags;
 use io_uring::types::{CancelBuilder, Fd, Fixed};
 
+use crate::bell::Bell;
 use crate::buffers::Buffers;
 use crate::kernel::{Kernel, Need, Rung, Setup};
 use crate::live::{Arrival, Kind, Live, News, SINGLES, error};
@@ -68,6 +69,9 @@ pub(crate) struct Ring<K: Kernel> {
     stale: bool,
     /// Rings that have been closed. The kernel may still be at work with their memory.
     graves: Vec<Live>,
+    bell: Bell,
+    /// The kernel rings it.
+    listening: bool,
     counters: Counters,
 }
 
@@ -91,6 +95,8 @@ impl<K: Kernel> Ring<K> {
             thread: None,
             stale: false,
             graves: Vec::new(),
+            bell: Bell::new().map_err(|e| Unavailable::refused("eventfd", &e))?,
+            listening: false,
             counters: Counters::default(),
         };
         ring.set_up(socket)?;
@@ -125,6 +131,10 @@ impl<K: Kernel> Ring<K> {
         self.kernel
             .register_files(&[socket.as_raw_fd(), file.as_raw_fd()])
             .map_err(|e| refused("io_uring_register (IORING_REGISTER_FILES)", &e))?;
+        self.kernel
+            .register_bell(self.bell.event())
+            .map_err(|e| refused("io_uring_register (IORING_REGISTER_EVENTFD)", &e))?;
+        self.listening = false;
         let multishot = self.multishot.is_on();
         self.live = Some(Live::new(buffers, sends, tether, multishot));
         Ok(())
@@ -259,6 +269,9 @@ impl<K: Kernel> Ring<K> {
         into: &mut [Incoming],
     ) -> io::Result<usize> {
         self.serve(socket)?;
+        if self.bell.is_watched() {
+            self.hear();
+        }
         self.live()?.release();
         self.reap();
         self.arm()?;
@@ -480,9 +493,19 @@ impl<K: Kernel> Ring<K> {
 
     // Waiting.
 
-    /// The ring, which is readable when it has something to tell.
-    pub(crate) fn file(&self) -> Option<BorrowedFd<'_>> {
-        self.kernel.file()
+    /// What is readable when the ring has something to tell.
+    pub(crate) fn watch(&self) -> BorrowedFd<'_> {
+        self.bell.watch()
+    }
+
+    /// Silences the bell, which may have rung.
+    fn hear(&mut self) {
+        self.counters.calls += 1;
+        self.bell.silence();
+        if !self.listening {
+            self.kernel.listen();
+            self.listening = true;
+        }
     }
 
     pub(crate) fn wait(

@@ -184,7 +184,7 @@ impl<K: Kernel> Sys for Uring<K> {
 
     fn readiness<'a>(&'a self, socket: BorrowedFd<'a>) -> BorrowedFd<'a> {
         match &self.way {
-            Way::Ring(ring) => ring.file().unwrap_or(socket),
+            Way::Ring(ring) => ring.watch(),
             _ => socket,
         }
     }

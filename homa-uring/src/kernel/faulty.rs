@@ -151,8 +151,12 @@ impl<P: Plan, K: Kernel> Kernel for Faulty<P, K> {
         self.kernel.overflown()
     }
 
-    fn file(&self) -> Option<BorrowedFd<'_>> {
-        self.kernel.file()
+    fn register_bell(&mut self, bell: BorrowedFd<'_>) -> io::Result<()> {
+        self.kernel.register_bell(bell)
+    }
+
+    fn listen(&mut self) {
+        self.kernel.listen();
     }
 
     fn close(&mut self) {

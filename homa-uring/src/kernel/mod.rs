@@ -130,8 +130,15 @@ pub trait Kernel {
     /// Whether completions are kept because there is no room for them.
     fn overflown(&mut self) -> bool;
 
-    /// The ring, which is readable when completions are at hand.
-    fn file(&self) -> Option<BorrowedFd<'_>>;
+    /// Gives the ring a bell, an eventfd, that it rings when completions are at hand or would be
+    /// after [`enter`](Self::enter), but not before [`listen`](Self::listen).
+    ///
+    /// # Errors
+    /// What the system says.
+    fn register_bell(&mut self, bell: BorrowedFd<'_>) -> io::Result<()>;
+
+    /// Lets the bell ring from now on.
+    fn listen(&mut self);
 
     /// Ends the ring. The kernel may still be at work for it afterwards.
     fn close(&mut self);

@@ -130,10 +130,16 @@ impl Kernel for Native {
         ring.is_some_and(|ring| ring.submission().cq_overflow())
     }
 
-    fn file(&self) -> Option<BorrowedFd<'_>> {
-        let ring = self.0.as_ref()?;
-        // SAFETY: the ring keeps its file open, and it is borrowed for as long.
-        Some(unsafe { BorrowedFd::borrow_raw(ring.as_raw_fd()) })
+    fn register_bell(&mut self, bell: BorrowedFd<'_>) -> io::Result<()> {
+        let ring = self.ring()?;
+        ring.completion().disable_eventfd();
+        ring.submitter().register_eventfd(bell.as_raw_fd())
+    }
+
+    fn listen(&mut self) {
+        if let Some(ring) = &mut self.0 {
+            ring.completion().enable_eventfd();
+        }
     }
 
     fn close(&mut self) {
