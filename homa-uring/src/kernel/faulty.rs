@@ -45,10 +45,15 @@ pub trait Plan {
         None
     }
 
-    /// Before the kernel is entered with so many requests.
-    fn enter(&mut self, submit: u32) -> Option<i32> {
+    /// Before the kernel is entered with so many requests, which can be made fewer.
+    fn enter(&mut self, submit: &mut u32) -> Option<i32> {
         let _ = submit;
         None
+    }
+
+    /// Whether a ring that is closed goes away; else it stays, at work, to the end of the process.
+    fn closes(&mut self) -> bool {
+        true
     }
 
     /// After a completion has been taken.
@@ -81,7 +86,7 @@ fn fail(code: Option<i32>) -> io::Result<()> {
     code.map_or(Ok(()), |code| Err(io::Error::from_raw_os_error(code)))
 }
 
-impl<P: Plan, K: Kernel> Kernel for Faulty<P, K> {
+impl<P: Plan, K: Kernel + Default> Kernel for Faulty<P, K> {
     fn setup(&mut self, mut setup: Setup) -> io::Result<()> {
         fail(self.plan.setup(&mut setup))?;
         self.kernel.setup(setup)
@@ -133,8 +138,11 @@ impl<P: Plan, K: Kernel> Kernel for Faulty<P, K> {
     }
 
     fn enter(&mut self, submit: u32, want: u32, timeout: Option<Duration>) -> io::Result<()> {
-        fail(self.plan.enter(submit))?;
-        self.kernel.enter(submit, want, timeout)
+        let mut fewer = submit;
+        fail(self.plan.enter(&mut fewer))?;
+        // Who hands over less than asked does not wait.
+        let want = if fewer < submit { 0 } else { want };
+        self.kernel.enter(fewer, want, timeout)
     }
 
     fn next(&mut self) -> Option<Completion> {
@@ -160,6 +168,10 @@ impl<P: Plan, K: Kernel> Kernel for Faulty<P, K> {
     }
 
     fn close(&mut self) {
-        self.kernel.close();
+        if self.plan.closes() {
+            self.kernel.close();
+        } else {
+            std::mem::forget(std::mem::take(&mut self.kernel));
+        }
     }
 }
