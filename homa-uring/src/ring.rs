@@ -10,7 +10,7 @@ use std::mem;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
-use homa_mio::sys::{BATCH, Incoming, Outgoing};
+use homa_mio::sys::{BATCH, Incoming, Os, Outgoing, Sys};
 use homa_mio::{Feature, IoStats, Reason};
 use io_uring::opcode;
 use io_uring::squeue::Flags;
@@ -33,6 +33,8 @@ const ENTRIES: u32 = (BATCH as u32 + SINGLES as u32 + 8).next_power_of_two();
 const SUBMIT_TRIES: u32 = 4;
 /// How long to wait after those: it lacks memory.
 const SUBMIT_PAUSE: Duration = Duration::from_micros(100);
+/// How often the kernel has to call to be heard, after it has called for nothing.
+const FALSE_CALLS: u32 = 16;
 /// How long dropping a ring waits for the kernel to let go of it, before memory is leaked.
 const DROP_PATIENCE: Duration = Duration::from_secs(1);
 
@@ -67,6 +69,8 @@ pub(crate) struct Ring<K: Kernel> {
     thread: Option<ThreadId>,
     /// The ring is to be made anew.
     stale: bool,
+    /// Times that the kernel has called in a row since it did so for nothing.
+    false_calls: u32,
     /// Rings that have been closed. The kernel may still be at work with their memory.
     graves: Vec<Live>,
     bell: Bell,
@@ -94,6 +98,7 @@ impl<K: Kernel> Ring<K> {
             live: None,
             thread: None,
             stale: false,
+            false_calls: 0,
             graves: Vec::new(),
             bell: Bell::new().map_err(|e| Unavailable::refused("eventfd", &e))?,
             listening: false,
@@ -275,10 +280,13 @@ impl<K: Kernel> Ring<K> {
         self.live()?.release();
         self.reap();
         self.arm()?;
-        if self.live()?.arrived.is_empty() && self.kernel.attention() {
+        if self.live()?.arrived.is_empty() && (self.is_called() || self.has_work()) {
             match self.enter(0, None) {
                 Err(e) if e.kind() != ErrorKind::Interrupted => return Err(e),
                 _ => {}
+            }
+            if self.live()?.arrived.is_empty() {
+                self.false_calls = self.false_calls.max(1);
             }
         }
         self.hand_out(into)
@@ -320,7 +328,27 @@ impl<K: Kernel> Ring<K> {
 
     pub(crate) fn has_received(&mut self) -> bool {
         let arrived = self.live.as_ref().is_some_and(|l| !l.arrived.is_empty());
-        arrived || self.kernel.attention()
+        arrived || self.kernel.has_next() || self.has_work()
+    }
+
+    /// Whether the kernel is to be entered for something that nothing else will tell of.
+    fn has_work(&mut self) -> bool {
+        self.kernel.queued() > 0 || self.kernel.overflown()
+    }
+
+    /// Whether the kernel calls to be entered. Linked requests leave its flag set although there
+    /// is nothing more to do; so once it has called for nothing, it is heard now and then only,
+    /// until the flag has been clear.
+    fn is_called(&mut self) -> bool {
+        if !self.kernel.calls() {
+            self.false_calls = 0;
+        } else if self.false_calls == 0 || self.false_calls == FALSE_CALLS {
+            self.false_calls = 0;
+            return true;
+        } else {
+            self.false_calls += 1;
+        }
+        false
     }
 
     /// Queues requests to receive as far as there are none.
@@ -367,6 +395,9 @@ impl<K: Kernel> Ring<K> {
         batches: &[Outgoing],
     ) -> io::Result<usize> {
         self.serve(socket)?;
+        if batches.len() == 1 && !self.kernel.calls() && !self.has_work() {
+            return self.send_directly(socket, memory, batches);
+        }
         self.drop_spoilt()?;
         let queued = self.queue_sends(memory, batches)?;
         if queued == 0 {
@@ -389,6 +420,23 @@ impl<K: Kernel> Ring<K> {
             self.watch_writable();
         }
         Err(e)
+    }
+
+    /// Sends by a system call: with nothing else to do in the kernel that is cheaper.
+    fn send_directly(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        memory: &[u8],
+        batches: &[Outgoing],
+    ) -> io::Result<usize> {
+        self.counters.calls += 1;
+        let result = Os.send(socket, memory, batches);
+        if let Err(e) = &result
+            && e.kind() == ErrorKind::WouldBlock
+        {
+            self.watch_writable();
+        }
+        result
     }
 
     /// Queues requests to send, each linked to the next. Returns how many.
