@@ -181,7 +181,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         if buffer.len() < usize::from(self.config.mtu) {
             return None;
         }
-        self.unpark(now);
+        self.unpark(now, false);
         // Buffers may have come free without this endpoint being told.
         if self.grants.first_awaiting_buffer().is_some() {
             self.serve_waiters(now);
@@ -569,10 +569,18 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         if self.queue.is_empty() || !self.pacer.is_ready(now) {
             return None;
         }
-        let pick = self.queue.pick(&self.rpcs)?;
+        let (pick, first) = loop {
+            let pick = self.queue.pick(&self.rpcs)?;
+            let first = self.rpcs[pick.idx].out.next_piece()?;
+            if !first.retransmit || self.may_send_again(now, pick.idx) {
+                break (pick, first);
+            }
+            // Asked for before this host stood still. If the server still wants it, it asks again.
+            self.rpcs[pick.idx].out.forget_retransmits();
+            self.requeue(now, pick.idx);
+        };
         let idx = pick.idx;
         let p = self.rpcs[idx].peer;
-        let first = self.rpcs[idx].out.next_piece()?;
         let priority = self.piece_priority(idx, first);
         let max_payload = self.config.max_payload(self.peers[p].addr.is_ipv6());
         let allowance = self.pacer.allowance(now);
