@@ -203,6 +203,7 @@ impl<S: Sys> Socket<S> {
             ring_deferred: Feature::Off(Reason::OtherDriver),
             ring_multishot: Feature::Off(Reason::OtherDriver),
         };
+        stats.io.wakes = self.sleeper.wakes();
         self.udp.sys.report(&mut stats);
         stats
     }

@@ -309,3 +309,225 @@ impl Calls {
         wakers
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Count(AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A call as its owner has it.
+    struct Call {
+        number: u64,
+        stage: Stage,
+        woken: Arc<Count>,
+        /// It was pending, and has not been woken since.
+        sleeps: bool,
+    }
+
+    fn submission(number: u64) -> Submission {
+        let to: std::net::SocketAddr = "127.0.0.1:1".parse().unwrap();
+        Submission::new(to, number.to_le_bytes().as_slice(), CallOptions::default())
+    }
+
+    fn number_of(message: &Message) -> u64 {
+        u64::from_le_bytes((&**message).try_into().unwrap())
+    }
+
+    /// Random steps of callers and thread, against what each call must see.
+    struct Model {
+        calls: Calls,
+        in_flight: usize,
+        owners: Vec<Call>,
+        /// What the thread is at work on, by slot.
+        at_work: HashMap<u32, u64>,
+        numbers: u64,
+        ended: usize,
+        seed: u64,
+    }
+
+    impl Model {
+        fn roll(&mut self, sides: usize) -> usize {
+            self.seed ^= self.seed << 13;
+            self.seed ^= self.seed >> 7;
+            self.seed ^= self.seed << 17;
+            (self.seed % sides as u64) as usize
+        }
+
+        fn pick(&mut self) -> Option<usize> {
+            (!self.owners.is_empty()).then(|| self.roll(self.owners.len()))
+        }
+
+        fn new_call(&mut self) {
+            self.numbers += 1;
+            let started = self.calls.start(submission(self.numbers));
+            let stage = started.map_or_else(Stage::New, Stage::InFlight);
+            self.owners.push(Call {
+                number: self.numbers,
+                stage,
+                woken: Arc::default(),
+                sleeps: false,
+            });
+        }
+
+        fn poll(&mut self, at: usize) {
+            let call = &mut self.owners[at];
+            call.woken = Arc::default();
+            let waker = Waker::from(Arc::clone(&call.woken));
+            let (outcome, wakes) = self.calls.poll(&mut call.stage, &waker);
+            call.sleeps = outcome.is_pending();
+            let number = call.number;
+            if let Poll::Ready(outcome) = outcome {
+                match outcome {
+                    Ok(message) => assert_eq!(number_of(&message), number),
+                    Err(error) => assert!(self.calls.closed, "{error}"),
+                }
+                self.ended += 1;
+                self.owners.swap_remove(at);
+            }
+            wake(wakes);
+        }
+
+        fn drop_call(&mut self, at: usize) {
+            let call = self.owners.swap_remove(at);
+            wake(self.calls.abandon(&call.stage));
+        }
+
+        /// The thread takes its commands, and some calls end.
+        fn work(&mut self, all: bool) {
+            assert!(self.calls.commands.len() <= 2 * self.in_flight);
+            for command in std::mem::take(&mut self.calls.commands) {
+                match command {
+                    Command::Call(slot, submission) => {
+                        let number = number_of(&submission.message);
+                        assert!(self.at_work.insert(slot, number).is_none());
+                    }
+                    Command::Cancel(slot) => {
+                        self.at_work.remove(&slot);
+                        self.calls.release(slot).into_iter().for_each(Waker::wake);
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+            let slots: Vec<_> = self.at_work.keys().copied().collect();
+            for slot in slots {
+                if all || self.roll(3) == 0 {
+                    let number = self.at_work.remove(&slot).unwrap();
+                    let answer = Ok(number.to_le_bytes().as_slice().into());
+                    let waker = self.calls.complete(slot, answer);
+                    waker.into_iter().for_each(Waker::wake);
+                }
+            }
+        }
+
+        /// Polls whoever has been woken; nobody else has anything to find.
+        fn poll_woken(&mut self) {
+            while let Some(at) = self
+                .owners
+                .iter()
+                .position(|call| call.woken.0.load(Ordering::Relaxed) > 0)
+            {
+                self.poll(at);
+            }
+        }
+
+        fn check(&self) {
+            let calls = &self.calls;
+            assert!(calls.in_flight() <= self.in_flight);
+            assert!(calls.free.is_empty() || calls.waiting.is_empty() || calls.closed);
+            let given = calls.granted.len();
+            let used = |slot: &&Slot| !matches!(slot, Slot::Idle);
+            let used = calls.slots.iter().filter(used).count();
+            assert_eq!(used + given + calls.free.len(), self.in_flight);
+            let waits = |call: &&Call| matches!(call.stage, Stage::Waits(..));
+            let waits = self.owners.iter().filter(waits).count();
+            assert!(calls.waiting.len() + given <= waits, "a waiter left behind");
+            for call in &self.owners {
+                // Whoever can go on and sleeps has been woken.
+                let can_go_on = match call.stage {
+                    Stage::InFlight(slot) => matches!(calls.slots[slot as usize], Slot::Done(_)),
+                    Stage::Waits(ticket, _) => !calls.waiting.contains_key(&ticket),
+                    _ => false,
+                };
+                let woken = call.woken.0.load(Ordering::Relaxed);
+                assert!(!(can_go_on && call.sleeps && woken == 0));
+                assert!(woken <= 1, "woken twice");
+            }
+        }
+    }
+
+    fn wake(wakes: Wakes) {
+        wakes.call.into_iter().for_each(Waker::wake);
+    }
+
+    #[test]
+    fn every_call_ends_once_and_nobody_waits_for_what_is_there() {
+        for seed in 1..200 {
+            let in_flight = 1 + seed as usize % 5;
+            let mut model = Model {
+                calls: Calls::new(in_flight as u32),
+                in_flight,
+                owners: Vec::new(),
+                at_work: HashMap::new(),
+                numbers: 0,
+                ended: 0,
+                seed: 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(seed),
+            };
+            let mut dropped = 0;
+            for _ in 0..300 {
+                match model.roll(8) {
+                    0..=2 => model.new_call(),
+                    3 => model.pick().into_iter().for_each(|at| model.poll(at)),
+                    4 => {
+                        if let Some(at) = model.pick() {
+                            model.drop_call(at);
+                            dropped += 1;
+                        }
+                    }
+                    5 => model.poll_woken(),
+                    _ => model.work(false),
+                }
+                model.check();
+            }
+            // Whoever is left ends, by answers or by the end of the thread.
+            if seed % 2 == 0 {
+                model.calls.close().into_iter().for_each(Waker::wake);
+                model.check();
+                while !model.owners.is_empty() {
+                    model.poll(0);
+                }
+            } else {
+                for at in 0..model.owners.len() {
+                    if matches!(model.owners[at].stage, Stage::New(_)) {
+                        model.poll(at);
+                    }
+                }
+                while !model.owners.is_empty() {
+                    model.work(true);
+                    model.poll_woken();
+                    for at in (0..model.owners.len()).rev() {
+                        if !model.owners[at].sleeps {
+                            model.poll(at);
+                        }
+                    }
+                    model.check();
+                }
+                model.work(true);
+            }
+            assert_eq!(model.ended + dropped, model.numbers as usize, "seed {seed}");
+            assert_eq!(model.calls.in_flight(), 0, "seed {seed}");
+        }
+    }
+}
