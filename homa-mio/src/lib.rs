@@ -14,8 +14,8 @@ mod udp;
 mod wake;
 
 pub use driver::{
-    Call, CallOptions, Client, Counts, Driver, DriverOptions, DriverStats, Request, Responder,
-    TryCallError,
+    Call, CallOptions, Client, ClientShards, Counts, Driver, DriverOptions, DriverStats, Request,
+    Responder, ServerShards, Shard, ShardedClient, TryCallError,
 };
 pub use homa_proto::{Config, Limits, PeerAddr, RpcError, RpcId, SendError, SendErrorKind};
 pub use message::Message;

@@ -27,6 +27,7 @@ use calls::{Calls, Command, Outcome, Submission, Wakes};
 pub use calls::CallOptions;
 pub use client::{Call, Client, TryCallError};
 pub use server::{Request, Responder};
+pub use shards::{ClientShards, ServerShards, Shard, ShardedClient};
 
 /// How to start a [`Driver`].
 ///
@@ -96,7 +97,7 @@ impl DriverOptions {
         self,
         bind: impl FnOnce() -> io::Result<Socket<S>> + Send + 'static,
     ) -> io::Result<Driver> {
-        self.start(bind, None, || ())
+        self.start(bind, None, Box::new(|| ()))
     }
 
     /// Starts a driver that hands each request to `handler`, on its thread, and is there for calls
@@ -113,14 +114,14 @@ impl DriverOptions {
         bind: impl FnOnce() -> io::Result<Socket<S>> + Send + 'static,
         handler: impl FnMut(Request) + Send + 'static,
     ) -> io::Result<Driver> {
-        self.start(bind, Some(Box::new(handler)), || ())
+        self.start(bind, Some(Box::new(handler)), Box::new(|| ()))
     }
 
     fn start<S: Sys>(
         self,
         bind: impl FnOnce() -> io::Result<Socket<S>> + Send + 'static,
         handler: Option<Handler>,
-        at_end: impl FnOnce() + Send + 'static,
+        at_end: AtEnd,
     ) -> io::Result<Driver> {
         if self.in_flight == 0 {
             return Err(io::Error::new(
@@ -151,15 +152,12 @@ impl DriverOptions {
                 wakers: Vec::new(),
                 counts: Counts::default(),
                 shared: Arc::clone(&shared),
+                at_end: Some(at_end),
             };
-            // Drop ends what is under way, also if something panics.
-            let result = match sender.send(Ok(shared)) {
+            match sender.send(Ok(shared)) {
                 Ok(()) => turner.run(),
                 Err(_) => Ok(()),
-            };
-            drop(turner);
-            at_end();
-            result
+            }
         })?;
         let shared = match receiver.recv() {
             Ok(shared) => shared?,
@@ -409,6 +407,7 @@ impl Shared {
 }
 
 type Handler = Box<dyn FnMut(Request) + Send>;
+type AtEnd = Box<dyn FnOnce() + Send>;
 
 /// Events that are taken up between two turns of the socket.
 const EVENTS_PER_TURN: usize = 64;
@@ -430,6 +429,7 @@ struct Turner<S: Sys> {
     wakers: Vec<task::Waker>,
     counts: Counts,
     shared: Arc<Shared>,
+    at_end: Option<AtEnd>,
 }
 
 impl<S: Sys> Turner<S> {
@@ -580,6 +580,7 @@ impl<S: Sys> Turner<S> {
     }
 }
 
+/// Ends what is under way, also if something has panicked.
 impl<S: Sys> Drop for Turner<S> {
     fn drop(&mut self) {
         let stats = || DriverStats {
@@ -590,6 +591,9 @@ impl<S: Sys> Drop for Turner<S> {
         let wakers = self.shared.lock().close();
         for waker in wakers {
             waker.wake();
+        }
+        if let Some(at_end) = self.at_end.take() {
+            at_end();
         }
     }
 }
