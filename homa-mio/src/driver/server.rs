@@ -61,7 +61,6 @@ impl Request {
     }
 
     /// The message, and what answers it. The message can be changed in place and be the answer.
-    #[must_use]
     pub fn into_parts(self) -> (Message, Responder) {
         (self.message, self.responder)
     }
