@@ -6,7 +6,6 @@
 
 use std::io::{ErrorKind::*, Result};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
-use std::time::Duration;
 
 use homa_proto::{Config, Endpoint, Event, HeapBuffer, HeapBuffers};
 use homa_proto::{Instant, Limits, RequestOptions, Storage};
@@ -19,7 +18,8 @@ const BUDGET: usize = 64;
 struct Node {
     endpoint: Endpoint<'static, HeapBuffer, HeapBuffers>,
     socket: UdpSocket,
-    answers: usize,
+    /// Bytes of answers.
+    answered: usize,
 }
 
 impl Node {
@@ -37,7 +37,7 @@ impl Node {
         Ok(Self {
             endpoint,
             socket,
-            answers: 0,
+            answered: 0,
         })
     }
 
@@ -46,7 +46,7 @@ impl Node {
         for _ in 0..BUDGET {
             match self.socket.recv_from(packet) {
                 Ok((len, from)) => {
-                    // A dropped packet has been counted; there is nothing else to do about it.
+                    // A dropped packet has been counted.
                     let _ = self.endpoint.handle_packet(now, from, None, &packet[..len]);
                 }
                 Err(error) => match error.kind() {
@@ -75,8 +75,7 @@ impl Node {
                     sent.unwrap_or_else(|error| self.endpoint.recycle(now, error.message));
                 }
                 Event::Response { message, .. } => {
-                    println!("an answer of {} bytes", message.len());
-                    self.answers += 1;
+                    self.answered += message.len();
                     self.endpoint.recycle(now, message);
                 }
                 Event::Released { response, .. } => self.endpoint.recycle(now, response),
@@ -106,8 +105,8 @@ fn main() -> Result<()> {
     let mut nodes = [Node::bind(1)?, Node::bind(2)?];
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     for (token, node) in (0..).zip(&nodes) {
-        let token = epoll::EventData::new_u64(token);
-        epoll::add(&epoll, &node.socket, token, epoll::EventFlags::IN)?;
+        let data = epoll::EventData::new_u64(token);
+        epoll::add(&epoll, &node.socket, data, epoll::EventFlags::IN)?;
     }
     let start = std::time::Instant::now();
     let clock = || Instant::from_nanos(start.elapsed().as_nanos() as u64);
@@ -121,13 +120,12 @@ fn main() -> Result<()> {
             node.advance(clock(), &mut packets);
         }
         if nodes.iter().all(|node| node.endpoint.live_rpcs() == 0) {
-            assert_eq!(nodes[0].answers, 3);
+            assert_eq!(nodes[0].answered, 1_001_100);
             return Ok(());
         }
         let timeouts = nodes.iter_mut().map(|node| node.endpoint.poll_timeout());
         let first = timeouts.flatten().map(|(at, _)| at).min();
-        let sleep = first.map(|at| at.duration_since(clock()));
-        let sleep = sleep.map(|time| Duration::try_into(time).expect("a short time"));
+        let sleep = first.map(|at| at.duration_since(clock()).try_into().expect("short"));
         ready.clear();
         let buffer = rustix::buffer::spare_capacity(&mut ready);
         match epoll::wait(&epoll, buffer, sleep.as_ref()) {
