@@ -14,8 +14,8 @@ mod udp;
 mod wake;
 
 pub use driver::{
-    Call, CallOptions, Client, ClientShards, Counts, Driver, DriverOptions, DriverStats, Request,
-    Responder, ServerShards, Shard, ShardedClient, TryCallError,
+    Call, CallOptions, Client, ClientShards, Driver, DriverOptions, DriverStats, HandleStats,
+    Request, Responder, ServerShards, Shard, ShardedClient, TryCallError,
 };
 pub use homa_proto::{Config, Limits, PeerAddr, RpcError, RpcId, SendError, SendErrorKind};
 pub use message::Message;

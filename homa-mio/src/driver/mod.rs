@@ -150,7 +150,7 @@ impl DriverOptions {
                 completed: Vec::new(),
                 released: Vec::new(),
                 wakers: Vec::new(),
-                counts: Counts::default(),
+                counts: HandleStats::default(),
                 shared: Arc::clone(&shared),
                 at_end: Some(at_end),
             };
@@ -262,13 +262,13 @@ pub struct DriverStats {
     /// Those of its socket.
     pub socket: Stats,
     /// Those of its handles.
-    pub handles: Counts,
+    pub handles: HandleStats,
 }
 
 /// What has gone through the handles of a [`Driver`]. Counters only grow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
-pub struct Counts {
+pub struct HandleStats {
     /// Calls that were sent.
     pub calls: u64,
     /// Calls that could not be sent.
@@ -316,7 +316,7 @@ impl Shared {
     fn new<S: Sys>(socket: &mut Socket<S>, in_flight: u32) -> Self {
         let stats = DriverStats {
             socket: socket.stats(),
-            handles: Counts::default(),
+            handles: HandleStats::default(),
         };
         Self {
             calls: Mutex::new(Calls::new(in_flight)),
@@ -427,7 +427,7 @@ struct Turner<S: Sys> {
     completed: Vec<(u32, Outcome)>,
     released: Vec<u32>,
     wakers: Vec<task::Waker>,
-    counts: Counts,
+    counts: HandleStats,
     shared: Arc<Shared>,
     at_end: Option<AtEnd>,
 }

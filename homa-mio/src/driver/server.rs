@@ -117,7 +117,7 @@ impl Responder {
     }
 
     /// Answers. If the client has gone meanwhile nobody is told; the driver
-    /// [counts](super::DriverStats::replies_lost) it.
+    /// [counts](super::HandleStats::replies_lost) it.
     ///
     /// # Errors
     /// The message is empty or too long, or the driver has ended. It comes back, and the request
