@@ -15,8 +15,10 @@ mod uring;
 
 pub use homa_mio::generic;
 pub use homa_mio::{
-    BufferSize, CallError, Config, Event, Feature, IoStats, Limits, Message, PeerAddr, Reason,
-    RequestOptions, RpcError, RpcId, SendError, SendErrorKind, Stats, Wait,
+    BufferSize, Call, CallError, CallOptions, Client, ClientShards, Config, Driver, DriverOptions,
+    DriverStats, Event, Feature, HandleStats, IoStats, Limits, Message, PeerAddr, Reason, Request,
+    RequestOptions, Responder, RpcError, RpcId, SendError, SendErrorKind, ServerShards, Shard,
+    ShardedClient, Stats, TryCallError, Wait,
 };
 pub use kernel::Rung;
 pub use unavailable::Unavailable;

@@ -207,7 +207,10 @@ impl<K: Kernel> Ring<K> {
         }
     }
 
-    /// The ring. Also makes sure of it for the borrow checker.
+    /// What there is of the ring.
+    ///
+    /// # Errors
+    /// It has failed.
     fn live(&mut self) -> io::Result<&mut Live> {
         self.live.as_mut().ok_or_else(failed)
     }
@@ -395,6 +398,7 @@ impl<K: Kernel> Ring<K> {
         batches: &[Outgoing],
     ) -> io::Result<usize> {
         self.serve(socket)?;
+        self.live()?;
         if batches.len() == 1 && !self.kernel.calls() && !self.has_work() {
             return self.send_directly(socket, memory, batches);
         }
