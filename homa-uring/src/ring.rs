@@ -33,8 +33,6 @@ const ENTRIES: u32 = (BATCH as u32 + SINGLES as u32 + 8).next_power_of_two();
 const SUBMIT_TRIES: u32 = 4;
 /// How long to wait after those: it lacks memory.
 const SUBMIT_PAUSE: Duration = Duration::from_micros(100);
-/// How often the kernel has to call to be heard, after it has called for nothing.
-const FALSE_CALLS: u32 = 16;
 /// How long dropping a ring waits for the kernel to let go of it, before memory is leaked.
 const DROP_PATIENCE: Duration = Duration::from_secs(1);
 
@@ -69,8 +67,8 @@ pub(crate) struct Ring<K: Kernel> {
     thread: Option<ThreadId>,
     /// The ring is to be made anew.
     stale: bool,
-    /// Times that the kernel has called in a row since it did so for nothing.
-    false_calls: u32,
+    /// The kernel still calls, and has been entered for nothing.
+    false_call: bool,
     /// Rings that have been closed. The kernel may still be at work with their memory.
     graves: Vec<Live>,
     bell: Bell,
@@ -98,7 +96,7 @@ impl<K: Kernel> Ring<K> {
             live: None,
             thread: None,
             stale: false,
-            false_calls: 0,
+            false_call: false,
             graves: Vec::new(),
             bell: Bell::new().map_err(|e| Unavailable::refused("eventfd", &e))?,
             listening: false,
@@ -277,20 +275,27 @@ impl<K: Kernel> Ring<K> {
         into: &mut [Incoming],
     ) -> io::Result<usize> {
         self.serve(socket)?;
-        if self.bell.is_watched() {
+        let watched = self.bell.is_watched();
+        if watched {
             self.hear();
         }
         self.live()?.release();
         self.reap();
         self.arm()?;
-        if self.live()?.arrived.is_empty() && (self.is_called() || self.has_work()) {
+        // A bell that has been silenced does not ring again for what it has rung for.
+        let called = match watched {
+            true => self.kernel.calls(),
+            false => self.live()?.arrived.is_empty() && self.kernel.calls(),
+        };
+        if called || (self.live()?.arrived.is_empty() && self.has_work()) {
+            if self.false_call {
+                self.hush();
+            }
             match self.enter(0, None) {
                 Err(e) if e.kind() != ErrorKind::Interrupted => return Err(e),
                 _ => {}
             }
-            if self.live()?.arrived.is_empty() {
-                self.false_calls = self.false_calls.max(1);
-            }
+            self.false_call = self.live()?.arrived.is_empty() && self.kernel.calls();
         }
         self.hand_out(into)
     }
@@ -339,19 +344,15 @@ impl<K: Kernel> Ring<K> {
         self.kernel.queued() > 0 || self.kernel.overflown()
     }
 
-    /// Whether the kernel calls to be entered. Linked requests leave its flag set although there
-    /// is nothing more to do; so once it has called for nothing, it is heard now and then only,
-    /// until the flag has been clear.
-    fn is_called(&mut self) -> bool {
-        if !self.kernel.calls() {
-            self.false_calls = 0;
-        } else if self.false_calls == 0 || self.false_calls == FALSE_CALLS {
-            self.false_calls = 0;
-            return true;
-        } else {
-            self.false_calls += 1;
+    /// Has the kernel run something, and so clear the flag by which it calls: linked requests
+    /// leave it set although there is nothing more to do.
+    fn hush(&mut self) {
+        let nothing = opcode::Nop::new().build().user_data(Kind::Hush.tag(0));
+        // The second is run when the first has ended, in the same way as what it calls for.
+        for entry in [nothing.clone().flags(Flags::IO_LINK), nothing] {
+            // SAFETY: it points to nothing.
+            unsafe { self.kernel.push(entry) };
         }
-        false
     }
 
     /// Queues requests to receive as far as there are none.
