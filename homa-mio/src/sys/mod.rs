@@ -145,7 +145,7 @@ pub trait Sys {
 
     /// Whether something that has arrived waits here for the next call to
     /// [`receive`](Self::receive), so that nothing else will tell of it.
-    fn has_received(&self) -> bool {
+    fn has_received(&mut self) -> bool {
         false
     }
 

@@ -1,9 +1,5 @@
 //! Handles: calls and answers from any thread, over a driver's thread.
 
-#![allow(missing_docs)]
-
-mod common;
-
 use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
@@ -11,11 +7,11 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 use std::{future::Future, io, pin::Pin};
 
-use common::pattern;
-use homa_mio::{
+use crate::driver::{
     Call, CallError, CallOptions, Client, Driver, DriverOptions, Message, Request, Responder,
     RpcError, SendErrorKind, Socket, TryCallError, Wait,
 };
+use crate::shared::pattern;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
