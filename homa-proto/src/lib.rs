@@ -160,3 +160,4 @@ pub use error::{ConfigError, DropReason, PortError, RpcError, SendError, SendErr
 pub use stats::Stats;
 pub use storage::{FixedStorage, Limits, Storage};
 pub use time::Instant;
+pub use transmit::Lent;

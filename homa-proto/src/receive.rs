@@ -455,6 +455,10 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
                 self.respond(idx, Pending::BUSY);
                 Ok(())
             }
+            State::ClientOutgoing if !self.may_send_again(now, idx) => {
+                self.fail_as_too_late(now, idx);
+                Ok(())
+            }
             State::ClientOutgoing | State::ServerOutgoing => {
                 self.resend_range(now, idx, offset, len, priority);
                 Ok(())
