@@ -1,0 +1,106 @@
+//! Homa at a host.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use homa_mio::{Event, Message, RequestOptions, SendErrorKind, Socket, Wait};
+
+use super::node::{Counters, News, Node, Place};
+
+/// How Homa is set.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Settings {
+    /// Told to the pacer.
+    pub(super) link_bps: u64,
+    /// The idle round trip as measured; 0: not yet.
+    pub(super) rtt_ns: u64,
+    /// Whether packets are marked with their priorities.
+    pub(super) priorities: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct HomaNode {
+    socket: Socket,
+    place: Place,
+}
+
+impl HomaNode {
+    pub(super) fn bind(place: Place, settings: Settings) -> Result<Self> {
+        let mut options = Socket::builder()
+            .wait(Wait::Sleep)
+            .link_bps(settings.link_bps)
+            .priorities(settings.priorities)
+            // Long frames are cut behind the queues, where no short message could overtake them.
+            .gso(false)
+            .gro(false);
+        let config = options.config();
+        config.rtt_ns = settings.rtt_ns;
+        // Derived from link and round trip: the driver's own are for links of 100 Gb/s.
+        (config.max_incoming, config.min_grant) = (0, 0);
+        let socket = options.bind(place.own())?;
+        Ok(Self { socket, place })
+    }
+}
+
+impl Node for HomaNode {
+    fn request(&mut self, to: usize, id: u64, message: &[u8]) -> Result<bool> {
+        let message = self.socket.message(message);
+        let options = RequestOptions {
+            cookie: id,
+            ..RequestOptions::default()
+        };
+        match self.socket.request(self.place.of(to), message, options) {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind == SendErrorKind::RpcsFull => Ok(false),
+            Err(error) => Err(error.kind.into()),
+        }
+    }
+
+    fn turn(&mut self, timeout: Duration, news: &mut dyn FnMut(News<'_>)) -> Result<()> {
+        let mut timeout = Some(timeout);
+        while let Some(event) = self.socket.wait(timeout)? {
+            timeout = Some(Duration::ZERO);
+            match event {
+                Event::Response {
+                    cookie, message, ..
+                } => news(News::Ended(cookie, Ok(&message))),
+                Event::Failed { cookie, error, .. } => {
+                    news(News::Ended(cookie, Err(error.to_string())));
+                }
+                Event::Request { rpc, message, .. } => {
+                    news(News::Asked(&message));
+                    let message: Message = message;
+                    // A client that has given up wants no answer.
+                    let _ = self.socket.reply(rpc, message);
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn counters(&self) -> Result<Counters> {
+        let core = self.socket.stats().core;
+        Ok(Counters {
+            retransmits: core.retransmits_sent,
+            resends: core.resends_sent,
+            resends_spurious: core.resends_spurious,
+            grants: core.grants_sent,
+            dropped: core.dropped(),
+        })
+    }
+
+    fn settings(&self) -> String {
+        let (config, stats) = (self.socket.config(), self.socket.stats());
+        format!(
+            "link {} Mb/s told, {} unscheduled bytes, window {}, at most {} bytes granted, priorities {}, \
+             GSO and GRO off, woken {} µs late",
+            config.link_bps / 1_000_000,
+            config.unscheduled_bytes,
+            config.window,
+            config.incoming_limit(),
+            stats.priorities,
+            stats.wake_latency.as_micros()
+        )
+    }
+}
