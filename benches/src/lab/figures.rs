@@ -89,11 +89,9 @@ impl Idle {
         2.0 * (all + first) * 8.0 / self.rate_bps as f64 * 1e6
     }
 
-    /// The round trip of the shortest message, in nanoseconds.
-    pub(super) fn shortest_ns(&self) -> u64 {
-        self.times
-            .first()
-            .map_or(0, |time| (time.p50_us * 1e3) as u64)
+    /// The round trip of a full packet, in nanoseconds.
+    pub(super) fn packet_ns(&self) -> u64 {
+        (self.at(SHORT) * 1e3) as u64
     }
 
     /// The idle time of a message of this length, in microseconds, between what was measured.
@@ -368,7 +366,7 @@ pub(super) struct Settings {
     pub(super) seconds: f64,
     pub(super) seed: u64,
     pub(super) ipv6: bool,
-    /// Of the shortest message on the idle network.
+    /// Of a full packet, as Homa was told.
     pub(super) rtt_us: f64,
 }
 
@@ -449,7 +447,7 @@ impl Report {
             rtt_us,
         } = self.settings;
         format!(
-            "{hosts} hosts, {} Mb/s, {queue_packets} packets a queue, {workload}, load {load}, {seconds:.1} s, seed {seed}, IPv{}, idle round trip {}",
+            "{hosts} hosts, {} Mb/s, {queue_packets} packets a queue, {workload}, load {load}, {seconds:.1} s, seed {seed}, IPv{}, round trip of a packet {}",
             rate_bps / 1_000_000,
             if ipv6 { 6 } else { 4 },
             micros(Some(rtt_us)),

@@ -30,13 +30,20 @@ impl HomaNode {
             .wait(Wait::Sleep)
             .link_bps(settings.link_bps)
             .priorities(settings.priorities)
-            // Long frames are cut behind the queues, where no short message could overtake them.
-            .gso(false)
-            .gro(false);
+            .gso(std::env::var("GSO").is_ok());
         let config = options.config();
         config.rtt_ns = settings.rtt_ns;
         // Derived from link and round trip: the driver's own are for links of 100 Gb/s.
         (config.max_incoming, config.min_grant) = (0, 0);
+        let env = |name: &str, default: u64| std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(default);
+        config.min_grant = env("MIN_GRANT", 0) as u32;
+        config.nic_backlog_ns = env("BACKLOG_US", 0) * 1000;
+        config.resend_floor_ns = env("FLOOR_MS", 5) * 1_000_000;
+        config.max_incoming = env("MAX_INCOMING", 0);
+        config.unscheduled_bytes = env("UNSCHED", 0) as u32;
+        config.window = env("WINDOW", 0) as u32;
+        config.reorder_ns = env("REORDER_US", 0)*1000;
+        config.fifo_permille = env("FIFO", 50) as u16;
         let socket = options.bind(place.own())?;
         Ok(Self { socket, place })
     }
@@ -80,13 +87,17 @@ impl Node for HomaNode {
     }
 
     fn counters(&self) -> Result<Counters> {
-        let core = self.socket.stats().core;
+        let stats = self.socket.stats();
+        let (core, io) = (stats.core, stats.io);
         Ok(Counters {
             retransmits: core.retransmits_sent,
             resends: core.resends_sent,
             resends_spurious: core.resends_spurious,
             grants: core.grants_sent,
             dropped: core.dropped(),
+            packets_sent: core.packets_sent,
+            packets_received: core.packets_received,
+            calls: [io.send_calls, io.receive_calls, io.wait_calls],
         })
     }
 

@@ -145,6 +145,9 @@ fn serve(orders: &Receiver<String>) -> Result<()> {
         bail!("a host is told of its link first");
     };
     net::set_up_host(host, hosts, port)?;
+    if std::env::var("PIN").is_ok() {
+        crate::sys::pin(host % 2);
+    }
     answer(&Answer::Done)?;
     while let Some(order) = next(orders)? {
         let Order::Listen(run) = order else {

@@ -63,6 +63,9 @@ pub struct Options {
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1, 3, 10],
         value_parser = clap::value_parser!(u16).range(1..=100))]
     tcp_connections: Vec<u16>,
+    /// Round trip of a packet that Homa is told, in microseconds, instead of the measured one.
+    #[arg(long, value_name = "N")]
+    homa_rtt_us: Option<u64>,
     /// Load instead of the mixed one.
     #[arg(long, value_enum)]
     pattern: Option<Pattern>,
@@ -263,7 +266,10 @@ fn measure(options: &Options) -> Result<Report> {
         run.variant = variants[0];
         idle.add(transport.name(), &lab.run(&run, &mut |_| ())?);
     }
-    run.rtt_ns = idle.shortest_ns();
+    run.rtt_ns = match options.homa_rtt_us {
+        Some(us) => us * 1_000,
+        None => idle.packet_ns(),
+    };
 
     (run.traffic, run.window) = (traffic, window);
     let mut transports = Vec::new();

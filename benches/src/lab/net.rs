@@ -51,6 +51,10 @@ const BURST: u32 = 4 * 1514;
 
 /// Makes the bridge.
 pub(super) fn make_switch() -> Result<()> {
+    for filter in ["iptables", "ip6tables", "arptables"] {
+        // A switch has no firewall. Where there is no such file, nor has this one.
+        let _ = std::fs::write(format!("/proc/sys/net/bridge/bridge-nf-call-{filter}"), "0");
+    }
     batch(
         "ip",
         "link add name br type bridge stp_state 0 mcast_snooping 0\nlink set dev br up\n",
@@ -65,7 +69,7 @@ pub(super) fn plug(host: usize, pid: u32, port: Port) -> Result<()> {
         "ip",
         &format!(
             "link add name {name} mtu 1500 type veth peer name {HOST_LINK} mtu 1500 address {mac} netns {pid}\n\
-             link set dev {name} master br gso_max_segs 1 up\n"
+             link set dev {name} master br up\n"
         ),
     )?;
     sys::turn_offloads_off(&name)?;
@@ -76,7 +80,7 @@ pub(super) fn plug(host: usize, pid: u32, port: Port) -> Result<()> {
 pub(super) fn set_up_host(host: usize, hosts: usize, port: Port) -> Result<()> {
     sys::turn_offloads_off(HOST_LINK)?;
     // TCP would hand over long frames otherwise, whatever the device says.
-    let mut ip = format!("link set dev lo up\nlink set dev {HOST_LINK} gso_max_segs 1 up\n");
+    let mut ip = format!("link set dev lo up\nlink set dev {HOST_LINK} up\n");
     for ipv6 in [false, true] {
         let (bits, nodad) = if ipv6 { (64, " nodad") } else { (16, "") };
         let own = address(host, ipv6);
@@ -91,31 +95,32 @@ pub(super) fn set_up_host(host: usize, hosts: usize, port: Port) -> Result<()> {
     batch("tc", &queues(HOST_LINK, port))
 }
 
-/// `tc` commands for eight queues in strict priority. The queue of priority p is class 1:1p.
+/// `tc` commands for eight queues in strict priority. The queue of priority p has the handle 1p.
 fn queues(link: &str, port: Port) -> String {
     let Port {
         rate_bps,
         queue_packets,
     } = port;
+    // tbf keeps to the rate, and cuts what a host sends in long pieces into frames before they
+    // queue. What waits is taken from the htb, whose own rate never holds anything up.
     let mut tc = format!(
-        "qdisc add dev {link} root handle 1: htb default 10\n\
-         class add dev {link} parent 1: classid 1:1 htb rate {rate_bps} ceil {rate_bps} burst {BURST} cburst {BURST}\n"
+        "qdisc add dev {link} root handle 1: tbf rate {rate_bps} burst {BURST} limit 1514\n\
+         qdisc add dev {link} parent 1:1 handle 2: htb default 10\n"
     );
     for priority in 0..8 {
-        // A class is sure of its own rate, so that rate is next to nothing: all is borrowed, and
-        // is lent in the order of htb's own priorities, where 0 is first.
+        // To htb 0 is first.
         let first = 7 - priority;
         let _ = write!(
             tc,
-            "class add dev {link} parent 1:1 classid 1:1{priority} htb rate 8000 ceil {rate_bps} burst 1514 cburst {BURST} quantum 1514 prio {first}\n\
-             qdisc add dev {link} parent 1:1{priority} handle 1{priority}: pfifo limit {queue_packets}\n"
+            "class add dev {link} parent 2: classid 2:1{priority} htb rate 32gbit burst 1mb quantum 1514 prio {first}\n\
+             qdisc add dev {link} parent 2:1{priority} handle 1{priority}: pfifo limit {queue_packets}\n"
         );
         if priority > 0 {
             let selector = priority << 5;
             let _ = write!(
                 tc,
-                "filter add dev {link} parent 1: protocol ip prio 1 u32 match ip dsfield {selector} 0xe0 flowid 1:1{priority}\n\
-                 filter add dev {link} parent 1: protocol ipv6 prio 2 u32 match ip6 priority {selector} 0xe0 flowid 1:1{priority}\n"
+                "filter add dev {link} parent 2: protocol ip prio 1 u32 match ip dsfield {selector} 0xe0 flowid 2:1{priority}\n\
+                 filter add dev {link} parent 2: protocol ipv6 prio 2 u32 match ip6 priority {selector} 0xe0 flowid 2:1{priority}\n"
             );
         }
     }

@@ -49,8 +49,14 @@ pub(super) struct Counters {
     pub resends_spurious: u64,
     /// Homa: grants sent.
     pub grants: u64,
-    /// Packets dropped by the transport itself, for any reason.
+    /// Homa: packets dropped by the transport itself, for any reason.
     pub dropped: u64,
+    /// Homa: packets sent.
+    pub packets_sent: u64,
+    /// Homa: packets received.
+    pub packets_received: u64,
+    /// Homa: system calls to send, to receive and to sleep.
+    pub calls: [u64; 3],
 }
 
 impl Counters {
@@ -62,6 +68,9 @@ impl Counters {
             resends_spurious: f(self.resends_spurious, other.resends_spurious),
             grants: f(self.grants, other.grants),
             dropped: f(self.dropped, other.dropped),
+            packets_sent: f(self.packets_sent, other.packets_sent),
+            packets_received: f(self.packets_received, other.packets_received),
+            calls: std::array::from_fn(|i| f(self.calls[i], other.calls[i])),
         }
     }
 }

@@ -2,6 +2,7 @@
 //! carry.
 
 use std::io;
+use std::io::ErrorKind::{BrokenPipe, ConnectionReset};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::Duration;
@@ -104,7 +105,7 @@ impl TcpNode {
             &mut connection.waiting,
             &mut self.replies,
         );
-        let open = framed.read(|id, message, spares| {
+        let read = framed.read(|id, message, spares| {
             let bytes = match &message {
                 Received::Borrowed(bytes) => bytes,
                 Received::Owned(body) => body.bytes(),
@@ -125,18 +126,16 @@ impl TcpNode {
                 };
                 replies.push((id, body));
             }
-        })?;
-        if !open {
-            // The other host has finished; what we still ask of it counts as unfinished.
-            self.replies.clear();
-            return Ok(());
-        }
+        });
         connection.ready = framed.more();
         for (id, body) in self.replies.drain(..) {
             framed.push(id, body);
         }
-        framed.flush()?;
-        Ok(())
+        match read.and_then(|open| if open { framed.flush() } else { Ok(()) }) {
+            // The other host has finished; what we still ask of it counts as unfinished.
+            Err(error) if matches!(error.kind(), ConnectionReset | BrokenPipe) => Ok(()),
+            other => Ok(other?),
+        }
     }
 }
 
