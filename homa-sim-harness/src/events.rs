@@ -1,7 +1,7 @@
 //! What happens next: the queue of events, in order of time and then of scheduling.
 //!
-//! A bucketed wheel: events of the near future lie in one list per 16 ns, events beyond the wheel in a
-//! heap. Only the bucket that is being drained is sorted, so that scheduling costs O(1).
+//! A wheel with one list per nanosecond of the near future, and a heap for what lies beyond it. Nothing is sorted:
+//! scheduling and taking an event of the near future costs O(1).
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -63,39 +63,39 @@ impl Event {
     }
 }
 
+/// An event of the far future.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-struct Entry {
+struct Far {
     time: u64,
     sequence: u64,
     event: Event,
 }
 
+/// An event of the near future, in the list of its nanosecond.
 #[derive(Clone, Copy)]
-struct Node {
-    entry: Entry,
+struct Near {
+    event: Event,
     next: u32,
 }
 
-const BUCKET_SHIFT: u32 = 4;
-const BUCKETS: u64 = 8192;
+/// Nanoseconds that the wheel covers: more than a full packet takes on a slow link.
+const SLOTS: u64 = 16_384;
 const NONE: u32 = u32::MAX;
 
 /// The events to come.
 pub struct EventQueue {
     now: u64,
     scheduled: u64,
-    /// Number of the bucket being drained.
-    cursor: u64,
-    /// Its events, the next one last.
-    current: Vec<Entry>,
-    /// First node of each bucket's list. Holds events of buckets `cursor + 1 .. cursor + BUCKETS`.
-    heads: Vec<u32>,
-    /// One bit per bucket: has events.
-    occupied: Vec<u64>,
-    nodes: Vec<Node>,
+    /// First and last event of each nanosecond from `now` to `now + SLOTS - 1`.
+    lists: Vec<(u32, u32)>,
+    /// One bit per list: has events.
+    occupied: [u64; SLOTS as usize / 64],
+    /// One bit per word of `occupied`: is not 0.
+    words: [u64; SLOTS as usize / 4096],
+    nodes: Vec<Near>,
     free: u32,
     /// Events that were beyond the wheel when scheduled.
-    far: BinaryHeap<Reverse<Entry>>,
+    far: BinaryHeap<Reverse<Far>>,
     len: usize,
 }
 
@@ -112,10 +112,9 @@ impl EventQueue {
         Self {
             now: 0,
             scheduled: 0,
-            cursor: 0,
-            current: Vec::new(),
-            heads: vec![NONE; BUCKETS as usize],
-            occupied: vec![0; BUCKETS as usize / 64],
+            lists: vec![(NONE, NONE); SLOTS as usize],
+            occupied: [0; SLOTS as usize / 64],
+            words: [0; SLOTS as usize / 4096],
             nodes: Vec::new(),
             free: NONE,
             far: BinaryHeap::new(),
@@ -147,109 +146,103 @@ impl EventQueue {
     pub fn push(&mut self, time: u64, event: Event) {
         debug_assert!(time >= self.now, "{event:?} at {time}, now {}", self.now);
         let time = time.max(self.now);
-        let entry = Entry {
-            time,
-            sequence: self.scheduled,
-            event,
-        };
-        self.scheduled += 1;
         self.len += 1;
-        let bucket = time >> BUCKET_SHIFT;
-        if bucket <= self.cursor {
-            let at = self.current.partition_point(|other| *other > entry);
-            self.current.insert(at, entry);
-        } else if bucket < self.cursor + BUCKETS {
-            let slot = (bucket % BUCKETS) as usize;
-            let node = Node {
-                entry,
-                next: self.heads[slot],
-            };
-            self.heads[slot] = if self.free == NONE {
-                self.nodes.push(node);
-                self.nodes.len() as u32 - 1
-            } else {
-                let index = self.free;
-                self.free = self.nodes[index as usize].next;
-                self.nodes[index as usize] = node;
-                index
-            };
-            self.occupied[slot / 64] |= 1 << (slot % 64);
-        } else {
-            self.far.push(Reverse(entry));
+        if time - self.now >= SLOTS {
+            self.far.push(Reverse(Far {
+                time,
+                sequence: self.scheduled,
+                event,
+            }));
+            self.scheduled += 1;
+            return;
         }
+        let node = Near { event, next: NONE };
+        let index = if self.free == NONE {
+            self.nodes.push(node);
+            self.nodes.len() as u32 - 1
+        } else {
+            let index = self.free;
+            self.free = self.nodes[index as usize].next;
+            self.nodes[index as usize] = node;
+            index
+        };
+        let slot = (time % SLOTS) as usize;
+        let (head, tail) = &mut self.lists[slot];
+        if *head == NONE {
+            *head = index;
+            self.occupied[slot / 64] |= 1 << (slot % 64);
+            self.words[slot / 4096] |= 1 << (slot / 64 % 64);
+        } else {
+            self.nodes[*tail as usize].next = index;
+        }
+        *tail = index;
     }
 
     /// The time of the next event.
-    pub fn peek_time(&mut self) -> Option<u64> {
-        if self.current.is_empty() {
-            self.advance();
-        }
-        self.current.last().map(|entry| entry.time)
+    #[must_use]
+    pub fn peek_time(&self) -> Option<u64> {
+        let far = self.far.peek().map(|entry| entry.0.time);
+        far.into_iter().chain(self.next_near()).min()
     }
 
     /// Takes the next event if it comes no later than `end`.
     #[inline]
     pub fn pop_until(&mut self, end: u64) -> Option<(u64, Event)> {
-        if self.current.is_empty() {
-            self.advance();
-        }
-        let entry = *self.current.last()?;
-        if entry.time > end {
+        let near = self.next_near().unwrap_or(u64::MAX);
+        let far = self.far.peek().map_or(u64::MAX, |entry| entry.0.time);
+        if near.min(far) > end || self.len == 0 {
             return None;
         }
-        self.current.pop();
         self.len -= 1;
-        self.now = entry.time;
-        Some((entry.time, entry.event))
+        // Of the same nanosecond those from beyond the wheel were scheduled first: the wheel only moves on.
+        if far <= near {
+            self.now = far;
+            return self.far.pop().map(|entry| (far, entry.0.event));
+        }
+        self.now = near;
+        let slot = (near % SLOTS) as usize;
+        let head = &mut self.lists[slot].0;
+        let index = *head;
+        let node = &mut self.nodes[index as usize];
+        *head = node.next;
+        node.next = self.free;
+        self.free = index;
+        if *head == NONE {
+            let word = &mut self.occupied[slot / 64];
+            *word &= !(1 << (slot % 64));
+            if *word == 0 {
+                self.words[slot / 4096] &= !(1 << (slot / 64 % 64));
+            }
+        }
+        Some((near, self.nodes[index as usize].event))
     }
 
-    /// Moves on to the next bucket that has events.
-    fn advance(&mut self) {
-        let near = self.next_occupied();
-        let far = self.far.peek().map(|entry| entry.0.time >> BUCKET_SHIFT);
-        let Some(bucket) = near.into_iter().chain(far).min() else {
-            return;
+    /// The time of the next event in the wheel.
+    #[inline]
+    fn next_near(&self) -> Option<u64> {
+        let start = (self.now % SLOTS) as usize;
+        let ahead = |slot: usize| {
+            let slots = (slot as u64).wrapping_sub(start as u64) % SLOTS;
+            Some(self.now + slots)
         };
-        self.cursor = bucket;
-        if near == Some(bucket) {
-            let slot = (bucket % BUCKETS) as usize;
-            let mut index = std::mem::replace(&mut self.heads[slot], NONE);
-            self.occupied[slot / 64] &= !(1 << (slot % 64));
-            while index != NONE {
-                let node = &mut self.nodes[index as usize];
-                self.current.push(node.entry);
-                let next = std::mem::replace(&mut node.next, self.free);
-                self.free = index;
-                index = next;
-            }
+        let first = start / 64;
+        let bits = self.occupied[first] & (u64::MAX << (start % 64));
+        if bits != 0 {
+            return ahead(first * 64 + bits.trailing_zeros() as usize);
         }
-        while let Some(Reverse(entry)) = self.far.peek()
-            && entry.time >> BUCKET_SHIFT == bucket
-        {
-            self.current.push(*entry);
-            self.far.pop();
-        }
-        self.current
-            .sort_unstable_by_key(|entry| Reverse((entry.time, entry.sequence)));
-    }
-
-    /// Number of the first bucket after the cursor that has events in the wheel.
-    fn next_occupied(&self) -> Option<u64> {
-        let start = ((self.cursor + 1) % BUCKETS) as usize;
-        let words = self.occupied.len();
-        let (first, bit) = (start / 64, start % 64);
-        for step in 0..=words {
-            let word = (first + step) % words;
-            let mut bits = self.occupied[word];
-            if step == 0 {
-                bits &= u64::MAX << bit;
-            } else if step == words {
-                bits &= !(u64::MAX << bit);
-            }
+        // The first word with events after it, round the wheel; at last the part of its own that lies before.
+        let count = self.words.len();
+        for step in 0..=count {
+            let at = (first / 64 + step) % count;
+            let after = (u64::MAX << (first % 64)) << 1;
+            let bits = match step {
+                0 => self.words[at] & after,
+                _ if step == count => self.words[at] & !after,
+                _ => self.words[at],
+            };
             if bits != 0 {
-                let slot = word as u64 * 64 + u64::from(bits.trailing_zeros());
-                let ahead = (slot + BUCKETS - start as u64) % BUCKETS;
-                return Some(self.cursor + 1 + ahead);
+                let word = at * 64 + bits.trailing_zeros() as usize;
+                return ahead(word * 64 + self.occupied[word].trailing_zeros() as usize);
             }
         }
         None

@@ -57,7 +57,7 @@ impl AsRef<[u8]> for Outgoing {
 /// A client's host, and the id of one of its RPCs in the packets that it sends.
 type WireId = (HostId, u64);
 
-/// Memory for an incoming message.
+/// Memory for an incoming message; none where contents are not carried, as the core writes nothing beyond its end.
 struct Incoming {
     data: Vec<u8>,
     len: usize,
@@ -65,13 +65,13 @@ struct Incoming {
 
 impl AsRef<[u8]> for Incoming {
     fn as_ref(&self) -> &[u8] {
-        &self.data[..self.len]
+        self.data.get(..self.len).unwrap_or(&[])
     }
 }
 
 impl AsMut<[u8]> for Incoming {
     fn as_mut(&mut self) -> &mut [u8] {
-        &mut self.data[..self.len]
+        self.data.get_mut(..self.len).unwrap_or(&mut [])
     }
 }
 
@@ -79,19 +79,30 @@ impl AsMut<[u8]> for Incoming {
 struct Pool {
     /// Shared by all hosts.
     free: Rc<RefCell<Vec<Vec<Vec<u8>>>>>,
+    contents: bool,
     out: usize,
     limit: usize,
+}
+
+impl Pool {
+    fn size(len: usize) -> usize {
+        len.next_power_of_two().max(64)
+    }
 }
 
 impl BufferSource for Pool {
     type Buffer = Incoming;
 
     fn take(&mut self, len: usize) -> Option<Incoming> {
-        let size = len.next_power_of_two().max(64);
+        let size = Self::size(len);
         if self.out + size > self.limit {
             return None;
         }
         self.out += size;
+        if !self.contents {
+            let data = Vec::new();
+            return Some(Incoming { data, len });
+        }
         let class = size.trailing_zeros() as usize;
         let free = self.free.borrow_mut()[class].pop();
         let data = free.unwrap_or_else(|| vec![0; size]);
@@ -99,9 +110,11 @@ impl BufferSource for Pool {
     }
 
     fn give_back(&mut self, buffer: Incoming) {
-        let size = buffer.data.len();
+        let size = Self::size(buffer.len);
         self.out -= size;
-        self.free.borrow_mut()[size.trailing_zeros() as usize].push(buffer.data);
+        if self.contents {
+            self.free.borrow_mut()[size.trailing_zeros() as usize].push(buffer.data);
+        }
     }
 
     fn max_len(&self) -> usize {
@@ -244,6 +257,7 @@ impl Homa {
     fn new_host(&self, host: usize, life: u64) -> Result<Host, String> {
         let source = Pool {
             free: Rc::clone(&self.free),
+            contents: self.settings.contents,
             out: 0,
             limit: self.settings.buffer_bytes,
         };
@@ -392,11 +406,12 @@ impl Homa {
         None
     }
 
-    fn check(&mut self, id: MessageId, reply: bool, bytes: u32, data: &[u8]) {
-        if data.len() != bytes as usize {
+    fn check(&mut self, id: MessageId, reply: bool, bytes: u32, message: &Incoming) {
+        let data = message.as_ref();
+        if message.len != bytes as usize {
             self.violation = Some((
                 true,
-                format!("message {id}: {} bytes arrived of {bytes}", data.len()),
+                format!("message {id}: {} bytes arrived of {bytes}", message.len),
             ));
         } else if self.settings.contents
             && let Some(offset) =
@@ -419,7 +434,7 @@ impl Homa {
                     let found = packet.and_then(|id| self.by_wire_id.get(&id).copied());
                     if let Some(id) = found {
                         let known = self.known[id as usize];
-                        self.check(id, false, known.bytes, message.as_ref());
+                        self.check(id, false, known.bytes, &message);
                         self.deliveries.push_back(Delivery {
                             message: id,
                             outcome: Outcome::Request,
@@ -446,7 +461,7 @@ impl Homa {
                 } => {
                     let id = cookie as MessageId;
                     let bytes = self.known[id as usize].reply_bytes.unwrap_or(0);
-                    self.check(id, true, bytes, message.as_ref());
+                    self.check(id, true, bytes, &message);
                     self.hosts[usize::from(host)].endpoint.recycle(at, message);
                     self.forget(id);
                     self.deliveries.push_back(Delivery {
