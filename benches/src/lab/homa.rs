@@ -12,11 +12,18 @@ use super::node::{Counters, News, Node, Place};
 pub(super) struct Settings {
     /// Told to the pacer.
     pub(super) link_bps: u64,
-    /// The idle round trip as measured; 0: not yet.
+    /// The round trip of a packet under load; 0: not known yet.
     pub(super) rtt_ns: u64,
     /// Whether packets are marked with their priorities.
     pub(super) priorities: bool,
 }
+
+/// What is handed to the link ahead, at least: so that a host that sleeps is woken for several
+/// packets at once. Shorter messages overtake it, for the link has priorities too.
+const BACKLOG_NS: u64 = 300_000;
+/// Bytes that may pass a packet of low priority before it is thought lost, beside the driver's own
+/// patience: on a link this slow the queues take far longer than threads.
+const PATIENCE_BYTES: u64 = 500_000;
 
 #[derive(Debug)]
 pub(super) struct HomaNode {
@@ -26,24 +33,25 @@ pub(super) struct HomaNode {
 
 impl HomaNode {
     pub(super) fn bind(place: Place, settings: Settings) -> Result<Self> {
+        let Settings {
+            link_bps,
+            rtt_ns,
+            priorities,
+        } = settings;
         let mut options = Socket::builder()
             .wait(Wait::Sleep)
-            .link_bps(settings.link_bps)
-            .priorities(settings.priorities)
-            .gso(std::env::var("GSO").is_ok());
+            .link_bps(link_bps)
+            .priorities(priorities);
         let config = options.config();
-        config.rtt_ns = settings.rtt_ns;
-        // Derived from link and round trip: the driver's own are for links of 100 Gb/s.
-        (config.max_incoming, config.min_grant) = (0, 0);
-        let env = |name: &str, default: u64| std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(default);
-        config.min_grant = env("MIN_GRANT", 0) as u32;
-        config.nic_backlog_ns = env("BACKLOG_US", 0) * 1000;
-        config.resend_floor_ns = env("FLOOR_MS", 5) * 1_000_000;
-        config.max_incoming = env("MAX_INCOMING", 0);
-        config.unscheduled_bytes = env("UNSCHED", 0) as u32;
-        config.window = env("WINDOW", 0) as u32;
-        config.reorder_ns = env("REORDER_US", 0)*1000;
-        config.fifo_permille = env("FIFO", 50) as u16;
+        config.rtt_ns = rtt_ns;
+        config.nic_backlog_ns = BACKLOG_NS;
+        config.resend_floor_ns += PATIENCE_BYTES * 8_000_000_000 / link_bps;
+        if rtt_ns > 0 {
+            // The driver's own limits are for links of 100 Gb/s.
+            config.max_incoming = 0;
+            let window = u128::from(link_bps) * u128::from(rtt_ns) / 8_000_000_000;
+            config.min_grant = (window / 2) as u32;
+        }
         let socket = options.bind(place.own())?;
         Ok(Self { socket, place })
     }
@@ -104,13 +112,19 @@ impl Node for HomaNode {
     fn settings(&self) -> String {
         let (config, stats) = (self.socket.config(), self.socket.stats());
         format!(
-            "link {} Mb/s told, {} unscheduled bytes, window {}, at most {} bytes granted, priorities {}, \
-             GSO and GRO off, woken {} µs late",
+            "told a link of {} Mb/s and a round trip of {} µs; {} unscheduled bytes, window {}, at \
+             most {} bytes granted, RESEND after {} ms, {} µs ahead; priorities {}, GSO {}, GRO {}; \
+             woken {} µs late",
             config.link_bps / 1_000_000,
+            config.rtt_ns / 1_000,
             config.unscheduled_bytes,
             config.window,
             config.incoming_limit(),
+            config.resend_floor_ns / 1_000_000,
+            config.nic_backlog_ns / 1_000,
             stats.priorities,
+            stats.gso,
+            stats.gro,
             stats.wake_latency.as_micros()
         )
     }

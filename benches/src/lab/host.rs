@@ -145,9 +145,6 @@ fn serve(orders: &Receiver<String>) -> Result<()> {
         bail!("a host is told of its link first");
     };
     net::set_up_host(host, hosts, port)?;
-    if std::env::var("PIN").is_ok() {
-        crate::sys::pin(host % 2);
-    }
     answer(&Answer::Done)?;
     while let Some(order) = next(orders)? {
         let Order::Listen(run) = order else {
@@ -366,14 +363,14 @@ impl<'a> Load<'a> {
         while let Some(&Arrival { at_ns, bytes, to }) = self.arrivals.get(self.started)
             && at_ns <= now
         {
-            let started = Started { at_ns, bytes };
+            let late = self.now() - at_ns;
             let id = self.new_id();
-            if !self.request(node, to, id, started)? {
+            if !self.request(node, to, id, Started { at_ns, bytes })? {
                 break;
             }
             self.started += 1;
             if self.run.window.contains(at_ns) {
-                self.late.push(self.now() - at_ns);
+                self.late.push(late);
             }
         }
         self.take_step(node, now)

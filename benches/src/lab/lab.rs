@@ -19,7 +19,7 @@ pub(crate) const HOST_COMMAND: &str = "lab-host";
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How often progress is told and the queues are looked at.
 const TICK: Duration = Duration::from_millis(100);
-const LOOK_NS: u64 = 200_000_000;
+const LOOK_NS: u64 = 500_000_000;
 
 /// The switch with its hosts. Ends with them.
 #[derive(Debug)]

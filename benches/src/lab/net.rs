@@ -1,8 +1,8 @@
 //! The emulated network: a switch, hosts around it, and links that queue by priority.
 //!
 //! The switch is a bridge in the lab's own namespace, each host a process with a namespace of its
-//! own. On both ends of every link an htb stands for the port: it sends at the rate of the link,
-//! out of eight queues in strict priority that the DSCP class selector chooses.
+//! own. On both ends of every link a tbf stands for the port and sends at the rate of the link, out
+//! of an htb with eight queues in strict priority that the DSCP class selector chooses.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -46,7 +46,7 @@ pub(super) fn port_name(host: usize) -> String {
 /// A host's end of its link.
 pub(super) const HOST_LINK: &str = "eth0";
 
-/// Frames that a port may send at once when it was woken late.
+/// Bytes that a port may send at once after it was woken late, or was idle.
 const BURST: u32 = 4 * 1514;
 
 /// Makes the bridge.
