@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use super::host::{Measured, Run};
-use super::lab::Outcome;
 use super::node::Counters;
 use super::queues::Queue;
+use super::star::Outcome;
 use crate::report::{micros, percentile, ratio, table, thousands};
 
 /// Upper bounds of the size classes, in bytes. 1,400 is about one packet; the last class holds
@@ -375,6 +375,8 @@ pub(super) struct Settings {
 pub(super) struct Ratios {
     pub(super) short_p99_tcp_vs_homa: Option<f64>,
     pub(super) long_p99_tcp_vs_homa: Option<f64>,
+    /// Long messages, against the TCP that does best at short ones.
+    pub(super) long_p99_same_tcp_vs_homa: Option<f64>,
     pub(super) short_p99_tcp_vs_homa_one_priority: Option<f64>,
     pub(super) step_mean_tcp_vs_homa: Option<f64>,
     pub(super) step_p99_tcp_vs_homa: Option<f64>,
@@ -553,6 +555,10 @@ impl Report {
                 ratios.short_p99_tcp_vs_homa_one_priority,
             ),
             ("P99 of 1 MB and more", ratios.long_p99_tcp_vs_homa),
+            (
+                "the same, with the TCP that is best up to 1,400 B",
+                ratios.long_p99_same_tcp_vs_homa,
+            ),
             ("mean step", ratios.step_mean_tcp_vs_homa),
             ("P99 of steps", ratios.step_p99_tcp_vs_homa),
         ] {
@@ -611,10 +617,21 @@ fn ratios(transports: &[TransportReport]) -> Ratios {
         Some(least(f)? / homa.and_then(f)?)
     };
     let short = |variant: &VariantReport| variant.short_p99_us;
+    let long = |variant: &VariantReport| variant.long_p99_us;
+    let best_at_short = transports
+        .iter()
+        .filter(|transport| !transport.homa)
+        .filter_map(|transport| transport.best())
+        .min_by(|a, b| {
+            let p99 = |variant| short(variant).unwrap_or(f64::INFINITY);
+            p99(a).total_cmp(&p99(b))
+        });
+    let same = || Some(long(best_at_short?)? / long(eight?)?);
     Ratios {
         short_p99_tcp_vs_homa: over(&short, eight),
         short_p99_tcp_vs_homa_one_priority: over(&short, one),
-        long_p99_tcp_vs_homa: over(&|variant| variant.long_p99_us, eight),
+        long_p99_tcp_vs_homa: over(&long, eight),
+        long_p99_same_tcp_vs_homa: same(),
         step_mean_tcp_vs_homa: over(&|variant| Some(variant.steps.as_ref()?.mean_us), eight),
         step_p99_tcp_vs_homa: over(&|variant| Some(variant.steps.as_ref()?.p99_us), eight),
     }
@@ -633,4 +650,106 @@ fn machine() -> String {
         "{model}, {cpus} CPUs, Linux {}",
         read("/proc/sys/kernel/osrelease").trim()
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn idle() -> Idle {
+        let time = |bytes, p50_us| IdleTime {
+            bytes,
+            p50_us,
+            links_us: 1.0,
+            transports: Vec::new(),
+        };
+        Idle {
+            rate_bps: 200_000_000,
+            times: vec![time(100, 50.0), time(1_000, 140.0), time(2_000, 340.0)],
+        }
+    }
+
+    #[test]
+    fn idle_times_are_interpolated() {
+        let idle = idle();
+        for (bytes, us) in [
+            (1, 50.0),
+            (100, 50.0),
+            (500, 90.0),
+            (1_000, 140.0),
+            (1_500, 240.0),
+            (9_000, 340.0),
+        ] {
+            assert_eq!(idle.at(bytes), us, "{bytes}");
+        }
+        // Two links there, two back, at 40 ns a byte.
+        assert_eq!(idle.links_us(1_448), 4.0 * 1_514.0 * 0.04);
+    }
+
+    #[test]
+    fn a_class_has_the_percentiles_of_its_samples() {
+        let samples: Vec<(u32, u64)> = (1..=1_000).map(|n| (1_000, n * 1_000)).collect();
+        let class = class(&samples, 1_400, &idle());
+        assert_eq!(
+            (class.count, class.p50_us, class.p99_us),
+            (1_000, Some(500.0), Some(990.0))
+        );
+        assert_eq!(class.p999_us, Some(999.0));
+        assert_eq!(class.slowdown_p99, Some(990.0 / 140.0));
+    }
+
+    #[test]
+    fn the_curve_splits_all_samples_and_no_length() {
+        let mut samples: Vec<(u32, u64)> = (0..5_000u32).map(|n| (n / 700 * 100 + 50, 1)).collect();
+        samples.extend((0..5_000u32).map(|n| (10_000 + n, 1)));
+        let parts = curve(&samples, &idle());
+        let count: usize = parts.iter().map(|part| part.count).sum();
+        assert_eq!(count, samples.len());
+        assert!(parts.is_sorted_by(|a, b| a.max_bytes < b.max_bytes));
+        assert!(parts.iter().all(|part| part.count >= 100), "{parts:?}");
+        assert!(curve(&[], &idle()).is_empty());
+    }
+
+    fn variant(name: &str, short: f64, long: f64) -> VariantReport {
+        VariantReport {
+            name: name.into(),
+            settings: String::new(),
+            classes: Vec::new(),
+            short_p99_us: Some(short),
+            short_slowdown_p99: None,
+            long_p99_us: Some(long),
+            steps: None,
+            goodput_mbps: 0.0,
+            goodput_share: 0.0,
+            counters: Counters::default(),
+            queues: Vec::new(),
+            drops: 0,
+            cpu_share: Vec::new(),
+            machine_busy: 0.0,
+            late_us: 0.0,
+            errors: 0,
+            first_error: None,
+            unfinished: 0,
+            curve: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn ratios_take_the_tcp_that_is_best_at_each_figure() {
+        let homa = vec![variant("8", 10.0, 100.0), variant("1", 20.0, 100.0)];
+        let cubic = vec![variant("1", 900.0, 50.0), variant("3", 300.0, 200.0)];
+        let bbr = vec![variant("1", 400.0, 80.0)];
+        let transports = [
+            TransportReport::new("homa-mio", true, homa),
+            TransportReport::new("tcp-cubic", false, cubic),
+            TransportReport::new("tcp-bbr", false, bbr),
+        ];
+        assert_eq!(transports[1].best, "3");
+        let ratios = ratios(&transports);
+        assert_eq!(ratios.short_p99_tcp_vs_homa, Some(30.0));
+        assert_eq!(ratios.short_p99_tcp_vs_homa_one_priority, Some(15.0));
+        assert_eq!(ratios.long_p99_tcp_vs_homa, Some(0.5));
+        assert_eq!(ratios.long_p99_same_tcp_vs_homa, Some(2.0));
+        assert_eq!(ratios.step_mean_tcp_vs_homa, None);
+    }
 }

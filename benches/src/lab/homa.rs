@@ -18,6 +18,10 @@ pub(super) struct Settings {
     pub(super) priorities: bool,
 }
 
+/// The pacer counts a full frame with preamble, checksum and gap, the emulated ports without: told
+/// the rate of an Ethernet that carries as many frames, it keeps to theirs.
+const WIRE_FRAME: u64 = 1_542;
+const PORT_FRAME: u64 = 1_514;
 /// What is handed to the link ahead, at least: so that a host that sleeps is woken for several
 /// packets at once. Shorter messages overtake it, for the link has priorities too.
 const BACKLOG_NS: u64 = 300_000;
@@ -40,7 +44,7 @@ impl HomaNode {
         } = settings;
         let mut options = Socket::builder()
             .wait(Wait::Sleep)
-            .link_bps(link_bps)
+            .link_bps(link_bps / PORT_FRAME * WIRE_FRAME)
             .priorities(priorities);
         let config = options.config();
         config.rtt_ns = rtt_ns;
@@ -112,10 +116,10 @@ impl Node for HomaNode {
     fn settings(&self) -> String {
         let (config, stats) = (self.socket.config(), self.socket.stats());
         format!(
-            "told a link of {} Mb/s and a round trip of {} µs; {} unscheduled bytes, window {}, at \
+            "told a link of {:.1} Mb/s and a round trip of {} µs; {} unscheduled bytes, window {}, at \
              most {} bytes granted, RESEND after {} ms, {} µs ahead; priorities {}, GSO {}, GRO {}; \
              woken {} µs late",
-            config.link_bps / 1_000_000,
+            config.link_bps as f64 / 1e6,
             config.rtt_ns / 1_000,
             config.unscheduled_bytes,
             config.window,

@@ -74,6 +74,9 @@ impl Window {
 
 /// What has not ended so long after the load is given up.
 const PATIENCE_NS: u64 = 4_000_000_000;
+/// How long the network has been idle before a message is sent on it: threads and processors go to
+/// sleep meanwhile, as they do between the messages of a load.
+const PAUSE_NS: u64 = 2_000_000;
 /// How often a host looks whether it is told something.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -213,7 +216,9 @@ struct Load<'a> {
     started: usize,
     next_id: u64,
     live: HashMap<u64, Started>,
+    /// What is left of an idle run, and when its next message may go.
     idle: Vec<u32>,
+    idle_from_ns: u64,
     job: Option<Job>,
     measured: Measured,
     late: Vec<u64>,
@@ -273,6 +278,7 @@ impl<'a> Load<'a> {
             next_id: (place.host as u64) << HOST_SHIFT,
             live: HashMap::new(),
             idle: Vec::new(),
+            idle_from_ns: 0,
             job: None,
             measured: Measured::default(),
             late: Vec::new(),
@@ -353,6 +359,7 @@ impl<'a> Load<'a> {
     /// Starts what is due.
     fn start_due(&mut self, node: &mut dyn Node, now: u64) -> Result<()> {
         if self.live.is_empty()
+            && now >= self.idle_from_ns
             && let Some(bytes) = self.idle.pop()
         {
             let id = self.new_id();
@@ -449,6 +456,7 @@ impl<'a> Load<'a> {
             }
             Ok(_) => {}
         }
+        self.idle_from_ns = now + PAUSE_NS;
         let window = self.run.window;
         if window.contains(at_ns) {
             self.measured
@@ -511,7 +519,8 @@ impl<'a> Load<'a> {
             .as_ref()
             .filter(|job| job.asked_ns.is_none() || job.step_has_ended(self.place))
             .map(Job::computed_ns);
-        let idle = (!self.idle.is_empty() && self.live.is_empty()).then_some(0);
+        let idle = !self.idle.is_empty() && self.live.is_empty();
+        let idle = idle.then_some(self.idle_from_ns);
         let next = [arrival, step, idle].into_iter().flatten().min();
         next.map_or(LOOK, |at| {
             Duration::from_nanos(at.saturating_sub(self.now()))

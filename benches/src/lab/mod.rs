@@ -3,11 +3,11 @@
 mod figures;
 mod homa;
 pub mod host;
-mod lab;
 mod net;
 mod node;
 mod queues;
 mod slide;
+mod star;
 mod sys;
 mod tcp;
 mod traffic;
@@ -22,8 +22,8 @@ use serde::{Deserialize, Serialize};
 use crate::report::JsonFile;
 use figures::{Report, Settings, TransportReport, VariantReport};
 use host::{Run, Window};
-use lab::Lab;
 use net::Port;
+use star::Lab;
 use traffic::{Open, Steps, Traffic};
 
 /// The longest message of any traffic: a transfer of the `kv` pattern.
@@ -413,8 +413,8 @@ fn idle_sizes(options: &Options) -> Vec<(u32, usize)> {
         .into_iter()
         .map(|bytes| {
             // A message of 1 MB takes its time at the speed of the link.
-            let once = f64::from(bytes) * 16.0 / options.rate as f64 + 3e-4;
-            (bytes, ((0.15 / once) as usize).clamp(5, 200))
+            let once = f64::from(bytes) * 16.0 / options.rate as f64 + 2.3e-3;
+            (bytes, ((0.15 / once) as usize).clamp(5, 50))
         })
         .collect()
 }
@@ -449,5 +449,27 @@ fn seconds(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(seconds) if (0.1..=MAX_SECONDS).contains(&seconds) => Ok(seconds),
         _ => Err(format!("not a number from 0.1 to {MAX_SECONDS}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_have_units() {
+        for (text, bps) in [
+            ("200mbit", 200_000_000),
+            ("1.5Gbit", 1_500_000_000),
+            ("5000kbit", 5_000_000),
+            ("10000000", 10_000_000),
+        ] {
+            assert_eq!(rate(text), Ok(bps), "{text}");
+        }
+        for wrong in [
+            "", "fast", "0", "-1mbit", "1kbit", "200gbit", "nanmbit", "mbit",
+        ] {
+            assert!(rate(wrong).is_err(), "{wrong}");
+        }
     }
 }

@@ -101,10 +101,11 @@ fn queues(link: &str, port: Port) -> String {
         rate_bps,
         queue_packets,
     } = port;
-    // tbf keeps to the rate, and cuts what a host sends in long pieces into frames before they
-    // queue. What waits is taken from the htb, whose own rate never holds anything up.
+    // tbf keeps to the rate, and cuts what a host sends in pieces longer than `mtu` into frames
+    // before they queue; that is only set along with a peak rate, here one that never counts. What
+    // waits is taken from the htb, whose own rate never holds anything up.
     let mut tc = format!(
-        "qdisc add dev {link} root handle 1: tbf rate {rate_bps} burst {BURST} limit 1514\n\
+        "qdisc add dev {link} root handle 1: tbf rate {rate_bps} burst {BURST} limit 1514 peakrate 40gbit mtu 1514\n\
          qdisc add dev {link} parent 1:1 handle 2: htb default 10\n"
     );
     for priority in 0..8 {
@@ -148,4 +149,48 @@ fn batch(tool: &str, commands: &str) -> Result<()> {
         said.lines().next().unwrap_or("without a word")
     );
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_class_selector_has_its_queue_and_the_highest_goes_first() {
+        let port = Port {
+            rate_bps: 200_000_000,
+            queue_packets: 77,
+        };
+        let tc = queues("p3", port);
+        assert!(tc.lines().all(|line| line.contains("add dev p3 ")));
+        for priority in 0..8u8 {
+            let first = 7 - priority;
+            assert!(tc.contains(&format!("classid 2:1{priority} htb")));
+            assert!(tc.contains(&format!("quantum 1514 prio {first}\n")));
+            assert!(tc.contains(&format!("handle 1{priority}: pfifo limit 77\n")));
+            // The lowest is the default.
+            let selector = tos(priority);
+            for field in ["ip dsfield", "ip6 priority"] {
+                let filter = format!("match {field} {selector} 0xe0 flowid 2:1{priority}\n");
+                assert_eq!(tc.contains(&filter), priority > 0, "{filter}");
+            }
+        }
+        assert!(tc.contains("htb default 10\n"));
+    }
+
+    /// As the README has it: the priority in the top three bits.
+    fn tos(priority: u8) -> u8 {
+        priority << 5
+    }
+
+    #[test]
+    fn addresses_and_names_differ() {
+        let mut seen = std::collections::HashSet::new();
+        for host in 0..64 {
+            assert!(seen.insert(address(host, false).to_string()));
+            assert!(seen.insert(address(host, true).to_string()));
+            assert!(seen.insert(mac(host)));
+            assert!(seen.insert(port_name(host)));
+        }
+    }
 }

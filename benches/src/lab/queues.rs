@@ -57,7 +57,11 @@ pub(super) struct Watch {
 impl Watch {
     /// Looks once.
     pub(super) fn look(&mut self) -> Result<()> {
-        let shown: HashMap<_, _> = show()?.into_iter().collect();
+        self.take(show()?.into_iter().collect());
+        Ok(())
+    }
+
+    fn take(&mut self, shown: HashMap<(String, usize), Shown>) {
         for (&(_, priority), queue) in &shown {
             self.sum[priority] += queue.backlog;
             self.max[priority] = self.max[priority].max(queue.backlog);
@@ -68,7 +72,6 @@ impl Watch {
             self.first.clone_from(&shown);
         }
         self.last = shown;
-        Ok(())
     }
 
     /// What came between the first look and the last.
@@ -117,4 +120,44 @@ fn parse(json: &[u8]) -> Result<Vec<((String, usize), Shown)>> {
         .into_iter()
         .filter_map(|shown| Some(((shown.dev.clone(), leaf(&shown)?), shown)))
         .collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(packets: u64, backlog: u64) -> Shown {
+        let json = format!(
+            r#"[{{"kind":"tbf","handle":"1:","dev":"p0","root":true,"bytes":9,"packets":9}},
+                {{"kind":"htb","handle":"2:","dev":"p0","parent":"1:1","drops":9}},
+                {{"kind":"noqueue","handle":"0:","dev":"lo"}},
+                {{"kind":"pfifo","handle":"18:","dev":"p0"}},
+                {{"kind":"pfifo","handle":"17:","dev":"p0","parent":"2:17","options":{{"limit":5}},
+                  "bytes":{bytes},"packets":{packets},"drops":{packets},"backlog":{backlog},"qlen":3}}]"#,
+            bytes = packets * 100
+        );
+        let mut found = parse(json.as_bytes()).unwrap();
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert_eq!(found[0].0, ("p0".into(), 7));
+        found.remove(0).1
+    }
+
+    #[test]
+    fn only_the_queues_of_priorities_are_read() {
+        shown(1, 1);
+        assert!(parse(b"").is_err());
+        assert!(parse(b"[]").unwrap().is_empty());
+    }
+
+    #[test]
+    fn depth_is_the_mean_and_the_most_and_counts_are_what_came_meanwhile() {
+        let mut watch = Watch::default();
+        for (packets, backlog) in [(10, 0), (15, 600), (30, 300)] {
+            watch.take(std::iter::once((("p0".into(), 7), shown(packets, backlog))).collect());
+        }
+        let queue = watch.queues()[7];
+        assert_eq!((queue.packets, queue.bytes, queue.drops), (20, 2_000, 20));
+        assert_eq!((queue.mean_depth, queue.max_depth), (300.0, 600));
+        assert_eq!(watch.queues()[0], Queue::default());
+    }
 }

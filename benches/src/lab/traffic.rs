@@ -111,3 +111,66 @@ impl Open {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn open(workload: &str, load: f64) -> Open {
+        Open {
+            workload: workload.into(),
+            max_bytes: MAX_BYTES,
+            load,
+        }
+    }
+
+    #[test]
+    fn each_link_carries_the_load_in_both_directions() {
+        let (rate, hosts, seconds) = (100_000_000, 5, 20);
+        for workload in ["w1", "w3", "fixed:5000"] {
+            let mut sent = vec![0.0; hosts];
+            for host in 0..hosts {
+                let open = open(workload, 0.4);
+                let arrivals = open
+                    .arrivals(rate, host, hosts, seconds * SECOND, 7)
+                    .unwrap();
+                assert!(arrivals.is_sorted_by_key(|arrival| arrival.at_ns));
+                for Arrival { bytes, to, at_ns } in arrivals {
+                    assert!(to != host && to < hosts && bytes > 0 && bytes <= MAX_BYTES);
+                    assert!(at_ns < seconds * SECOND);
+                    // The request goes up this link, the reply up that of the other.
+                    sent[host] += f64::from(bytes);
+                    sent[to] += f64::from(bytes);
+                }
+            }
+            for bytes in sent {
+                let load = bytes * 8.0 / (rate as f64 * seconds as f64);
+                assert!((load / 0.4 - 1.0).abs() < 0.15, "{workload}: {load}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_schedule_is_the_seed_s_and_the_host_s() {
+        let arrivals = |host, seed| {
+            let open = open("w2", 0.1);
+            open.arrivals(100_000_000, host, 3, SECOND, seed).unwrap()
+        };
+        assert_eq!(arrivals(0, 1), arrivals(0, 1));
+        assert_ne!(arrivals(0, 1), arrivals(0, 2));
+        assert_ne!(arrivals(0, 1), arrivals(1, 1));
+    }
+
+    #[test]
+    fn workloads_are_cut_and_wrong_names_told() {
+        assert_eq!(workload("w5", MAX_BYTES).unwrap().max(), MAX_BYTES);
+        assert_eq!(workload("fixed:9000000", 4_000).unwrap().max(), 4_000);
+        for wrong in [
+            "", "w6", "fixed", "fixed:", "fixed:0", "fixed:-1", "fixed:x",
+        ] {
+            assert!(workload(wrong, MAX_BYTES).is_err(), "{wrong}");
+        }
+    }
+}

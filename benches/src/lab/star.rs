@@ -14,7 +14,7 @@ use super::sys;
 use super::traffic::Traffic;
 
 /// The name of the command that a host is.
-pub(crate) const HOST_COMMAND: &str = "lab-host";
+const HOST_COMMAND: &str = "lab-host";
 /// How long hosts may take to do what they are told, their load aside.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How often progress is told and the queues are looked at.
