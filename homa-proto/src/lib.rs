@@ -160,4 +160,3 @@ pub use error::{ConfigError, DropReason, PortError, RpcError, SendError, SendErr
 pub use stats::Stats;
 pub use storage::{FixedStorage, Limits, Storage};
 pub use time::Instant;
-pub use transmit::Lent;

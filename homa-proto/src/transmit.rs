@@ -99,44 +99,6 @@ impl Replies {
     }
 }
 
-/// Packets to send whose data may lie in the message still: what
-/// [`Endpoint::poll_transmit_lent`] returns.
-#[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
-pub struct Lent<'a> {
-    /// Where the packets go, and their lengths, data included.
-    pub transmit: Transmit,
-    /// Empty: the buffer holds the packets, as with [`Endpoint::poll_transmit`]. Otherwise the
-    /// buffer holds the headers only, [`Lent::HEADER_LEN`] bytes for each packet, one after the
-    /// other, and this is the data of all packets: each takes what its length leaves.
-    pub payload: &'a [u8],
-}
-
-impl Lent<'_> {
-    /// Bytes of each header in the buffer when data is lent.
-    pub const HEADER_LEN: usize = DATA_LEN;
-
-    /// The packets as headers, which lie in `buffer`, and data. None when nothing is lent.
-    pub fn packets<'b>(&'b self, buffer: &'b [u8]) -> impl Iterator<Item = (&'b [u8], &'b [u8])> {
-        let size = self.transmit.segment_size.unwrap_or(self.transmit.len);
-        let data = size.saturating_sub(DATA_LEN).max(1);
-        buffer.chunks_exact(DATA_LEN).zip(self.payload.chunks(data))
-    }
-}
-
-/// The next packets, and which bytes of which message they miss.
-struct Batch {
-    transmit: Transmit,
-    lent: Option<(u32, Range)>,
-}
-
-impl Batch {
-    fn copied(transmit: Transmit) -> Self {
-        let lent = None;
-        Self { transmit, lent }
-    }
-}
-
 impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     /// Writes the next packets to send to `buffer`: one, or several of equal length to one
     /// destination at one priority, as many as fit (see [`Config::max_batch`]).
@@ -148,35 +110,6 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     ///
     /// [`Config::max_batch`]: crate::Config::max_batch
     pub fn poll_transmit(&mut self, now: Instant, buffer: &mut [u8]) -> Option<Transmit> {
-        Some(self.next_batch(now, buffer, None)?.transmit)
-    }
-
-    /// Like [`poll_transmit`](Self::poll_transmit), but does not copy the data of long messages:
-    /// it is lent, to be gathered by the system. Either form may be called at any time.
-    ///
-    /// `least`: messages that may send fewer bytes than this now are copied; about where a
-    /// list of parts becomes cheaper than the copy.
-    pub fn poll_transmit_lent(
-        &mut self,
-        now: Instant,
-        buffer: &mut [u8],
-        least: usize,
-    ) -> Option<Lent<'_>> {
-        let Batch { transmit, lent } = self.next_batch(now, buffer, Some(least))?;
-        let payload = match lent {
-            // Packets of a message that has just become shorter are as good as lost.
-            Some((idx, range)) => self.payload(idx, range)?,
-            None => &[],
-        };
-        Some(Lent { transmit, payload })
-    }
-
-    fn next_batch(
-        &mut self,
-        now: Instant,
-        buffer: &mut [u8],
-        lend_from: Option<usize>,
-    ) -> Option<Batch> {
         let now = self.advance(now);
         if buffer.len() < usize::from(self.config.mtu) {
             return None;
@@ -198,10 +131,9 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         let sent = self
             .write_control(now, buffer)
             .or_else(|| self.write_short(now, buffer))
-            .map(Batch::copied)
-            .or_else(|| self.write_data(now, buffer, lend_from));
-        match &sent {
-            Some(Batch { transmit, .. }) => {
+            .or_else(|| self.write_data(now, buffer));
+        match sent {
+            Some(transmit) => {
                 let packets = match transmit.segment_size {
                     Some(size) => transmit.len.div_ceil(size.max(1)),
                     None => 1,
@@ -456,12 +388,6 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         }
     }
 
-    /// The bytes of an outgoing message; `None` if the caller has made it shorter meanwhile.
-    fn payload(&self, idx: u32, range: Range) -> Option<&[u8]> {
-        let message = self.rpcs[idx].out.message.as_ref()?.as_ref();
-        message.get(range.start as usize..range.end as usize)
-    }
-
     /// Writes one DATA packet with the bytes of `range` to the front of `buffer`.
     fn write_packet(
         &mut self,
@@ -471,26 +397,20 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         buffer: &mut [u8],
     ) -> Option<usize> {
         let len = DATA_LEN.saturating_add(range.len() as usize);
-        let (header, body) = buffer.get_mut(..len)?.split_at_mut_checked(DATA_LEN)?;
-        self.write_header(idx, range, retransmit, header)?;
-        // A message that gets shorter while it is sent is the caller's mistake: zeros go out.
-        match self.payload(idx, range) {
-            Some(data) => body.copy_from_slice(data),
-            None => body.fill(0),
-        }
-        Some(len)
-    }
-
-    /// Writes the header of the DATA packet with the bytes of `range`.
-    fn write_header(
-        &mut self,
-        idx: u32,
-        range: Range,
-        retransmit: bool,
-        buffer: &mut [u8],
-    ) -> Option<()> {
+        let place = buffer.get_mut(..len)?;
         let header = self.data_header(idx, range.start, retransmit);
-        header.emit(buffer)?;
+        header.emit(place)?;
+        let data = self.rpcs[idx].out.message.as_ref().and_then(|message| {
+            message
+                .as_ref()
+                .get(range.start as usize..range.end as usize)
+        });
+        // A message that gets shorter while it is sent is the caller's mistake: zeros go out.
+        match (data, place.get_mut(DATA_LEN..)) {
+            (Some(data), Some(body)) => body.copy_from_slice(data),
+            (None, Some(body)) => body.fill(0),
+            _ => {}
+        }
         count(&mut self.stats.data_sent);
         if retransmit {
             count(&mut self.stats.retransmits_sent);
@@ -501,7 +421,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             let bytes = u64::from(range.len());
             self.stats.message_bytes_sent = self.stats.message_bytes_sent.wrapping_add(bytes);
         }
-        Some(())
+        Some(len)
     }
 
     /// Messages of one short packet, which do not wait for the pacer: as many as go to one peer
@@ -560,12 +480,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     }
 
     /// The message that goes next sends as much as the pacer allows in one batch.
-    fn write_data(
-        &mut self,
-        now: Instant,
-        buffer: &mut [u8],
-        lend_from: Option<usize>,
-    ) -> Option<Batch> {
+    fn write_data(&mut self, now: Instant, buffer: &mut [u8]) -> Option<Transmit> {
         if self.queue.is_empty() || !self.pacer.is_ready(now) {
             return None;
         }
@@ -582,25 +497,14 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         let idx = pick.idx;
         let p = self.rpcs[idx].peer;
         let priority = self.piece_priority(idx, first);
-        let max_payload = self.config.max_payload(self.peers[p].addr.is_ipv6());
+        let payload = self.config.max_payload(self.peers[p].addr.is_ipv6());
         let allowance = self.pacer.allowance(now);
+        let room = MAX_DATAGRAM.min(buffer.len());
         let overhead = self.header_bytes(self.peers[p].addr);
-        // What goes again may come from several places, and a message that has become shorter has
-        // nothing to lend.
-        let lends = lend_from.is_some_and(|least| first.range.len() as usize >= least)
-            && !first.retransmit
-            && self.payload(idx, first.range).is_some();
-        let room = if lends {
-            MAX_DATAGRAM
-        } else {
-            MAX_DATAGRAM.min(buffer.len())
-        };
-        let (mut len, mut written, mut wire) = (0usize, 0usize, 0u64);
-        let (mut segment, mut packets) = (0usize, 0usize);
-        let mut covered = first.range;
+        let (mut len, mut segment, mut packets, mut wire) = (0usize, 0usize, 0usize, 0u64);
         while let Some(piece) = self.rpcs[idx].out.next_piece() {
             let start = piece.range.start;
-            let take = u32::try_from(max_payload)
+            let take = u32::try_from(payload)
                 .unwrap_or(u32::MAX)
                 .min(piece.range.len());
             let this = DATA_LEN.saturating_add(take as usize);
@@ -610,9 +514,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
                 && len.saturating_add(this) <= room
                 && wire < allowance
                 && (len.saturating_add(this) as u64) <= pick.turn_bytes
-                && self.piece_priority(idx, piece) == priority
-                && (!lends
-                    || (start == covered.end && written.saturating_add(DATA_LEN) <= buffer.len()));
+                && self.piece_priority(idx, piece) == priority;
             if packets > 0 && !fits {
                 break;
             }
@@ -620,20 +522,9 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
                 start,
                 end: start.saturating_add(take),
             };
-            let place = buffer.get_mut(written..)?;
-            if lends {
-                self.write_header(idx, range, piece.retransmit, place)?;
-                written = written.saturating_add(DATA_LEN);
-            } else {
-                written = written.saturating_add(self.write_packet(
-                    idx,
-                    range,
-                    piece.retransmit,
-                    place,
-                )?);
-            }
+            let place = buffer.get_mut(len..)?;
+            self.write_packet(idx, range, piece.retransmit, place)?;
             self.rpcs[idx].out.advance(piece, range.end);
-            covered.end = range.end;
             if packets == 0 {
                 segment = this;
             }
@@ -649,9 +540,6 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             self.all_sent(now, idx);
         }
         self.requeue(now, idx);
-        Some(Batch {
-            transmit: self.batch(p, priority, len, segment),
-            lent: lends.then_some((idx, covered)),
-        })
+        Some(self.batch(p, priority, len, segment))
     }
 }

@@ -8,7 +8,6 @@ mod answers;
 mod bad_input;
 mod buffers;
 mod grants;
-mod lent;
 mod losses;
 mod once;
 mod parked;

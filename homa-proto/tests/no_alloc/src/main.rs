@@ -199,12 +199,6 @@ fn output(node: &mut Node, buffer: &mut [u8]) {
             device::send(packet);
         }
     }
-    if let Some(sent) = node.poll_transmit_lent(now(), buffer, 1_000) {
-        for (header, data) in sent.packets(buffer) {
-            device::send(header);
-            device::send(data);
-        }
-    }
     while let Some(event) = node.poll_event() {
         react(node, event);
     }
