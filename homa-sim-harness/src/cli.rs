@@ -271,6 +271,9 @@ struct ExperimentArgs {
     /// TCP: shortest retransmission timeout, µs.
     #[arg(long)]
     rto_min_us: Option<u64>,
+    /// TCP: connections between two hosts.
+    #[arg(long)]
+    connections: Option<u16>,
     /// Share of packets that are lost.
     #[arg(long)]
     loss: Option<f64>,
@@ -327,6 +330,7 @@ impl ExperimentArgs {
             fifo_permille => to.homa.fifo_permille,
             initial_window => to.tcp.initial_window,
             rto_min_us => to.tcp.rto_min_us,
+            connections => to.tcp.connections,
             loss => to.faults.loss,
             seed => to.seed,
         }
