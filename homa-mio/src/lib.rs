@@ -3,15 +3,23 @@
 
 mod bursts;
 mod clock;
+pub mod generic;
 mod message;
 mod options;
 mod socket;
 mod stats;
 pub mod sys;
 mod udp;
+mod wake;
 
 pub use homa_proto::{Config, Limits, PeerAddr, RpcError, RpcId, SendError, SendErrorKind};
 pub use message::Message;
-pub use options::{Options, Wait};
-pub use socket::{CallError, Event, RequestOptions, Socket};
+pub use options::Wait;
+pub use socket::{CallError, Event, RequestOptions};
 pub use stats::{BufferSize, Feature, IoStats, Reason, Stats};
+
+/// A Homa endpoint on a UDP socket: see [`generic::Socket`].
+pub type Socket = generic::Socket<sys::Os>;
+
+/// How to make a [`Socket`]: see [`generic::Options`].
+pub type Options = generic::Options<sys::Os>;

@@ -7,6 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use homa_proto::BufferSource;
 
+use crate::wake::Waker;
+
 /// The bytes of a message.
 ///
 /// Dereferences to the bytes. Memory that came from a [`Socket`](crate::Socket) returns to it
@@ -119,9 +121,11 @@ impl fmt::Debug for Message {
 struct Home {
     /// `returned` is not empty.
     some: AtomicBool,
-    /// Something has returned that the driver has not noticed.
+    /// Something has returned that the driver waits for and has not noticed.
     news: AtomicBool,
     returned: Mutex<Returned>,
+    /// Wakes the driver.
+    waker: Option<Waker>,
 }
 
 #[derive(Default)]
@@ -129,6 +133,8 @@ struct Returned {
     memory: Vec<Vec<u8>>,
     /// What the pool counts for `memory` and for what the application has kept for itself.
     bytes: usize,
+    /// The pool has had to refuse memory since anything returned.
+    missed: bool,
 }
 
 impl Home {
@@ -140,7 +146,14 @@ impl Home {
         }
         // Under the lock, which orders them after what they tell of.
         self.some.store(true, Ordering::Relaxed);
+        if !std::mem::take(&mut returned.missed) {
+            return;
+        }
         self.news.store(true, Ordering::Relaxed);
+        drop(returned);
+        if let Some(waker) = &self.waker {
+            waker.wake();
+        }
     }
 
     // Nothing that runs under the lock stops half-way, so a poisoned lock is as good.
@@ -166,11 +179,15 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// At most `max_out` bytes are out at once; up to `max_kept` bytes are kept for reuse.
-    pub(crate) fn new(max_out: usize, max_kept: usize) -> Self {
+    /// At most `max_out` bytes are out at once; up to `max_kept` bytes are kept for reuse. When
+    /// memory returns that had been missed the waker is called.
+    pub(crate) fn new(max_out: usize, max_kept: usize, waker: Option<Waker>) -> Self {
         Self {
             free: Box::new([const { Vec::new() }; CLASSES]),
-            home: Arc::default(),
+            home: Arc::new(Home {
+                waker,
+                ..Home::default()
+            }),
             spare: Vec::new(),
             out: 0,
             kept: 0,
@@ -179,18 +196,23 @@ impl Pool {
         }
     }
 
-    /// What shows, without access to the pool, whether messages have been dropped.
+    /// What shows, without access to the pool, whether missed memory has returned.
     pub(crate) fn returns(&self) -> Returns {
         Returns(Arc::clone(&self.home))
     }
 
     /// Takes up what has been dropped since the last call.
     fn collect(&mut self) {
-        if !self.home.some.load(Ordering::Relaxed) {
-            return;
+        if self.home.some.load(Ordering::Relaxed) {
+            self.take_up(false);
         }
+    }
+
+    /// The same, and what is dropped from now on is missed.
+    fn take_up(&mut self, missed: bool) {
         let mut memory = std::mem::take(&mut self.spare);
         let mut returned = self.home.lock();
+        returned.missed |= missed;
         self.home.some.store(false, Ordering::Relaxed);
         std::mem::swap(&mut returned.memory, &mut memory);
         self.out -= std::mem::take(&mut returned.bytes);
@@ -227,7 +249,10 @@ impl BufferSource for Pool {
         let class = class(len);
         let size = SMALLEST << class;
         if size > self.max_out - self.out {
-            return None;
+            self.take_up(true);
+            if size > self.max_out - self.out {
+                return None;
+            }
         }
         let memory = match self.free[class].pop() {
             Some(memory) => {
@@ -266,7 +291,7 @@ impl BufferSource for Pool {
     }
 }
 
-/// Tells whether messages have been dropped.
+/// Tells whether messages have been dropped whose memory was missed.
 pub(crate) struct Returns(Arc<Home>);
 
 impl Returns {
@@ -291,12 +316,14 @@ mod tests {
 
     #[test]
     fn memory_returns_when_dropped_and_is_used_again() {
-        let mut pool = Pool::new(4096, 4096);
+        let mut pool = Pool::new(4096, 4096, None);
         let returns = pool.returns();
         let message = pool.take(1000).unwrap();
         assert_eq!((message.len(), pool.out), (1000, 1024));
         let address = message.as_ptr();
-        assert!(!returns.any());
+        drop(pool.take(100));
+        assert!(!returns.any(), "nobody misses it");
+        assert!(pool.take(3500).is_none());
         std::thread::spawn(move || drop(message)).join().unwrap();
         assert!(returns.any());
         assert!(returns.take() && !returns.take());
@@ -310,7 +337,7 @@ mod tests {
 
     #[test]
     fn no_more_is_out_than_allowed_and_every_way_back_counts() {
-        let mut pool = Pool::new(4096, 1024);
+        let mut pool = Pool::new(4096, 1024, None);
         assert_eq!(pool.max_len(), 4096);
         assert!(pool.take(4097).is_none());
         let ways: [fn(&mut Pool, Message); 3] = [
@@ -332,8 +359,8 @@ mod tests {
 
     #[test]
     fn memory_from_elsewhere_does_not_count() {
-        let mut pool = Pool::new(4096, 4096);
-        let mut other = Pool::new(4096, 4096);
+        let mut pool = Pool::new(4096, 4096, None);
+        let mut other = Pool::new(4096, 4096, None);
         let message = other.take(10).unwrap();
         pool.give_back(message);
         pool.give_back(Message::from("hello"));

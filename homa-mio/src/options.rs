@@ -10,8 +10,9 @@ use homa_proto::{Config, Endpoint, Limits, Storage};
 
 use crate::message::Pool;
 use crate::socket::{Parts, Socket};
-use crate::sys::{Os, Sys};
+use crate::sys::Sys;
 use crate::udp::{Udp, Wanted};
+use crate::wake::Sleeper;
 
 /// What a thread does while there is nothing to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -37,7 +38,8 @@ pub enum Wait {
 /// # Ok::<(), std::io::Error>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct Options<S> {
+    sys: S,
     config: Config,
     limits: Limits,
     wait: Wait,
@@ -48,9 +50,10 @@ pub struct Options {
     reuse_port: bool,
 }
 
-impl Default for Options {
+impl<S: Default> Default for Options<S> {
     fn default() -> Self {
         Self {
+            sys: S::default(),
             config: Config {
                 max_message: 16 << 20,
                 // A thread may lose its processor for some milliseconds: no reason to send again.
@@ -78,7 +81,7 @@ impl Default for Options {
     }
 }
 
-impl Options {
+impl<S: Sys> Options<S> {
     /// What the thread does while it waits. Default: sleep.
     #[must_use]
     pub fn wait(mut self, wait: Wait) -> Self {
@@ -186,22 +189,38 @@ impl Options {
         self
     }
 
+    /// The same options for datagrams of another kind.
+    #[must_use]
+    pub fn sys<T: Sys>(self, sys: T) -> Options<T> {
+        Options {
+            sys,
+            config: self.config,
+            limits: self.limits,
+            wait: self.wait,
+            wanted: self.wanted,
+            buffer_bytes: self.buffer_bytes,
+            kept_bytes: self.kept_bytes,
+            ports: self.ports,
+            reuse_port: self.reuse_port,
+        }
+    }
+
+    /// Like [`bind`](Self::bind), for datagrams of another kind.
+    ///
+    /// # Errors
+    /// As for [`bind`](Self::bind).
+    pub fn bind_with<T: Sys>(self, address: SocketAddr, sys: T) -> io::Result<Socket<T>> {
+        self.sys(sys).bind(address)
+    }
+
     /// Makes a socket with this address; port 0 lets the system choose one. An unspecified
     /// address takes packets for every address of the host, and an IPv6 one (`[::]`) those of
     /// IPv4 too.
     ///
     /// # Errors
-    /// The address is in use or not of this host, or an option has an impossible value
-    /// (`InvalidInput`).
-    pub fn bind(self, address: SocketAddr) -> io::Result<Socket> {
-        self.bind_with(address, Os)
-    }
-
-    /// Like [`bind`](Self::bind), with system calls of another kind.
-    ///
-    /// # Errors
-    /// As for [`bind`](Self::bind).
-    pub fn bind_with<S: Sys>(self, address: SocketAddr, sys: S) -> io::Result<Socket<S>> {
+    /// The address is in use or not of this host, an option has an impossible value
+    /// (`InvalidInput`), or the system lacks what the driver needs.
+    pub fn bind(self, address: SocketAddr) -> io::Result<Socket<S>> {
         let domain = socket2::Domain::for_address(address);
         let socket = socket2::Socket::new(domain, socket2::Type::DGRAM, None)?;
         if address.is_ipv6() {
@@ -213,7 +232,7 @@ impl Options {
             socket.set_reuse_port(true)?;
         }
         socket.bind(&address.into())?;
-        self.from_udp_with(socket.into(), sys)
+        self.from_udp(socket.into())
     }
 
     /// Makes a socket from a UDP socket that is bound already. Its ECN bits are kept in what is
@@ -221,23 +240,16 @@ impl Options {
     ///
     /// # Errors
     /// An option has an impossible value (`InvalidInput`), or the system refuses.
-    pub fn from_udp(self, socket: UdpSocket) -> io::Result<Socket> {
-        self.from_udp_with(socket, Os)
-    }
-
-    /// Like [`from_udp`](Self::from_udp), with system calls of another kind.
-    ///
-    /// # Errors
-    /// As for [`from_udp`](Self::from_udp).
-    pub fn from_udp_with<S: Sys>(mut self, socket: UdpSocket, sys: S) -> io::Result<Socket<S>> {
+    pub fn from_udp(mut self, socket: UdpSocket) -> io::Result<Socket<S>> {
         socket.set_nonblocking(true)?;
-        let udp = Udp::new(mio::net::UdpSocket::from_std(socket), sys, self.wanted)?;
+        let udp = Udp::new(mio::net::UdpSocket::from_std(socket), self.sys, self.wanted)?;
         let usable = udp.usable_receive_buffer();
         self.config.receive_buffer = match self.config.receive_buffer {
             0 => usable,
             asked => asked.min(usable),
         };
-        let pool = Pool::new(self.buffer_bytes, self.kept_bytes);
+        let sleeper = Sleeper::new()?;
+        let pool = Pool::new(self.buffer_bytes, self.kept_bytes, Some(sleeper.waker()));
         let returns = pool.returns();
         let storage = Storage::boxed(self.limits);
         let backlog_ns = self.config.nic_backlog_ns;
@@ -250,7 +262,8 @@ impl Options {
             udp,
             endpoint,
             returns,
-            outgoing: Pool::new(usize::MAX, self.kept_bytes),
+            sleeper,
+            outgoing: Pool::new(usize::MAX, self.kept_bytes, None),
             wait: self.wait,
             backlog_ns,
             max_pending: self.limits.rpcs.saturating_mul(2),

@@ -11,6 +11,7 @@ use homa_proto::{
     BufferSource, Endpoint, Instant, PeerAddr, RpcError, RpcId, SendError, SendErrorKind,
 };
 use mio::event::Source;
+use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
 
 use crate::bursts::{Bursts, Sent, Verdict};
@@ -18,8 +19,9 @@ use crate::clock::{Clock, WakeLatency};
 use crate::message::{Message, Pool, Returns};
 use crate::options::{Options, Wait};
 use crate::stats::{Feature, Reason, Stats};
-use crate::sys::{Os, Sys};
+use crate::sys::Sys;
 use crate::udp::Udp;
+use crate::wake::Sleeper;
 
 /// What happened to an RPC: [`homa_proto::Event`] with messages of this driver.
 pub type Event = homa_proto::Event<Message, Message>;
@@ -80,15 +82,16 @@ const SPIN_LATENCY_NS: u64 = 5_000;
 /// [`poll`](Self::poll), [`call`](Self::call) and [`flush`](Self::flush). Keep calling one of
 /// them while RPCs are under way.
 ///
-/// In an event loop of your own, register the socket as an mio [`Source`] (or its file
-/// descriptor elsewhere) for *readable*. Whenever it is ready or [`timeout`](Self::timeout) has
+/// In an event loop of your own, register the socket as an mio [`Source`] (elsewhere its file
+/// descriptor and [`wake_fd`](Self::wake_fd)) for *readable*. Whenever it is ready or [`timeout`](Self::timeout) has
 /// passed, call [`poll`](Self::poll) until it returns `None`. Edge-triggered notification is
 /// enough.
-pub struct Socket<S: Sys = Os> {
+pub struct Socket<S: Sys> {
     udp: Udp<S>,
     endpoint: Endpoint<'static, Message, Pool>,
     /// Messages that the application has dropped.
     returns: Returns,
+    sleeper: Sleeper,
     /// Memory for requests.
     outgoing: Pool,
     clock: Clock,
@@ -117,24 +120,25 @@ pub(crate) struct Parts<S> {
     pub(crate) udp: Udp<S>,
     pub(crate) endpoint: Endpoint<'static, Message, Pool>,
     pub(crate) returns: Returns,
+    pub(crate) sleeper: Sleeper,
     pub(crate) outgoing: Pool,
     pub(crate) wait: Wait,
     pub(crate) backlog_ns: u64,
     pub(crate) max_pending: usize,
 }
 
-impl Socket {
+impl<S: Sys + Default> Socket<S> {
     /// A socket with default [`Options`] on this address; port 0 lets the system choose one.
     ///
     /// # Errors
-    /// The address is in use or not of this host.
+    /// The address is in use or not of this host, or the system lacks what the driver needs.
     pub fn bind(address: SocketAddr) -> io::Result<Self> {
         Options::default().bind(address)
     }
 
     /// Options, to [`bind`](Options::bind) a socket with them.
     #[must_use]
-    pub fn builder() -> Options {
+    pub fn builder() -> Options<S> {
         Options::default()
     }
 }
@@ -150,6 +154,7 @@ impl<S: Sys> Socket<S> {
             udp: parts.udp,
             endpoint: parts.endpoint,
             returns: parts.returns,
+            sleeper: parts.sleeper,
             outgoing: parts.outgoing,
             clock,
             now: clock.now(),
@@ -177,7 +182,7 @@ impl<S: Sys> Socket<S> {
     /// Counters, and which features are in use.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        Stats {
+        let mut stats = Stats {
             core: *self.endpoint.stats(),
             io: self.udp.io,
             gso: self.udp.gso,
@@ -188,7 +193,12 @@ impl<S: Sys> Socket<S> {
             receive_buffer: self.udp.receive_buffer,
             send_buffer: self.udp.send_buffer,
             wake_latency: Duration::from_nanos(self.wake_latency.nanos()),
-        }
+            io_uring: Feature::Off(Reason::OtherDriver),
+            ring_deferred: Feature::Off(Reason::OtherDriver),
+            ring_multishot: Feature::Off(Reason::OtherDriver),
+        };
+        self.udp.sys.report(&mut stats);
+        stats
     }
 
     /// The settings of the protocol in force, derived values filled in.
@@ -372,6 +382,9 @@ impl<S: Sys> Socket<S> {
     /// is not readable; zero when there is more to do at once, `None` when there is no need.
     /// Ask after [`poll`](Self::poll) has returned `None`.
     pub fn timeout(&mut self) -> Option<Duration> {
+        if !self.sleeper.prepare() {
+            return Some(Duration::ZERO);
+        }
         let at = self.next_turn()?;
         Some(at.duration_since(self.clock.now()))
     }
@@ -382,6 +395,15 @@ impl<S: Sys> Socket<S> {
     #[must_use]
     pub fn wants_writable(&self) -> bool {
         self.udp.wants_writable()
+    }
+
+    /// Becomes readable, after [`timeout`](Self::timeout) has been asked, when another thread
+    /// drops a message whose memory the socket waits for. An event loop that watches the socket by
+    /// its file descriptor watches this one in the same way; as an mio [`Source`] the socket does
+    /// so itself.
+    #[must_use]
+    pub fn wake_fd(&self) -> BorrowedFd<'_> {
+        self.sleeper.as_fd()
     }
 
     /// Hands over what can be sent now.
@@ -409,7 +431,8 @@ impl<S: Sys> Socket<S> {
     /// When the next turn is due if nothing is received; a time in the past means now.
     fn next_turn(&mut self) -> Option<Instant> {
         let waits = self.udp.retry_at();
-        if self.unread || (self.unsent && waits.is_none()) || self.returns.any() {
+        let unread = self.unread || self.udp.sys.has_received();
+        if unread || (self.unsent && waits.is_none()) || self.returns.any() {
             return Some(Instant::ZERO);
         }
         let timer = self.endpoint.poll_timeout().map(|(at, _)| at);
@@ -429,10 +452,10 @@ impl<S: Sys> Socket<S> {
         }
         let until = [self.next_turn(), deadline].into_iter().flatten().min();
         let timeout = until.map(|until| until.duration_since(self.clock.now()));
-        if timeout == Some(Duration::ZERO) {
+        if timeout == Some(Duration::ZERO) || !self.sleeper.prepare() {
             return Ok(());
         }
-        self.udp.sleep(timeout)
+        self.udp.sleep(self.sleeper.as_fd(), timeout)
     }
 
     // The turn.
@@ -440,6 +463,7 @@ impl<S: Sys> Socket<S> {
     /// Sends what waits, receives once, serves the timer, sends again. Each step is bounded.
     fn turn(&mut self) -> io::Result<()> {
         self.handed_out = 0;
+        self.sleeper.take();
         if self.unsent || !self.udp.is_idle() {
             let now = self.clock.now();
             self.transmit(now)?;
@@ -554,7 +578,8 @@ impl<S: Sys> Source for Socket<S> {
         token: Token,
         interests: Interest,
     ) -> io::Result<()> {
-        self.udp.socket.register(registry, token, interests)
+        SourceFd(&self.as_raw_fd()).register(registry, token, interests)?;
+        SourceFd(&self.wake_fd().as_raw_fd()).register(registry, token, Interest::READABLE)
     }
 
     fn reregister(
@@ -563,22 +588,24 @@ impl<S: Sys> Source for Socket<S> {
         token: Token,
         interests: Interest,
     ) -> io::Result<()> {
-        self.udp.socket.reregister(registry, token, interests)
+        SourceFd(&self.as_raw_fd()).reregister(registry, token, interests)?;
+        SourceFd(&self.wake_fd().as_raw_fd()).reregister(registry, token, Interest::READABLE)
     }
 
     fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
-        self.udp.socket.deregister(registry)
+        SourceFd(&self.as_raw_fd()).deregister(registry)?;
+        SourceFd(&self.wake_fd().as_raw_fd()).deregister(registry)
     }
 }
 
 impl<S: Sys> AsFd for Socket<S> {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.udp.socket.as_fd()
+        self.udp.readiness()
     }
 }
 
 impl<S: Sys> AsRawFd for Socket<S> {
     fn as_raw_fd(&self) -> RawFd {
-        self.udp.socket.as_raw_fd()
+        self.as_fd().as_raw_fd()
     }
 }

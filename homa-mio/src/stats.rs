@@ -35,6 +35,8 @@ pub enum Reason {
     Refused(i32),
     /// What was sent in bursts did not arrive.
     BurstsLost,
+    /// This driver does not use it.
+    OtherDriver,
 }
 
 impl fmt::Display for Feature {
@@ -56,6 +58,7 @@ impl fmt::Display for Reason {
                 write!(f, "refused ({})", std::io::Error::from_raw_os_error(*code))
             }
             Self::BurstsLost => f.write_str("bursts did not arrive"),
+            Self::OtherDriver => f.write_str("not used by this driver"),
         }
     }
 }
@@ -96,6 +99,13 @@ pub struct Stats {
     /// How late the driver is when it is to send or look at a certain time, as measured. The
     /// pacer hands over that much ahead.
     pub wake_latency: Duration,
+    /// Datagrams pass through io_uring (`homa-uring` only, as all that follows).
+    pub io_uring: Feature,
+    /// The kernel completes what was asked of the ring when the driver has time for it
+    /// (`IORING_SETUP_DEFER_TASKRUN`), and interrupts nobody.
+    pub ring_deferred: Feature,
+    /// One request to the ring receives until further notice (multishot).
+    pub ring_multishot: Feature,
 }
 
 impl Stats {
@@ -116,6 +126,12 @@ macro_rules! io_stats {
         }
 
         impl IoStats {
+            /// System calls for datagrams, all together.
+            #[must_use]
+            pub fn system_calls(&self) -> u64 {
+                self.receive_calls + self.send_calls + self.wait_calls + self.ring_calls
+            }
+
             /// Every counter with its name, in the order of their definition.
             pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
                 [$((stringify!($name), self.$name)),*].into_iter()
@@ -131,6 +147,9 @@ io_stats! {
     send_calls,
     /// System calls to sleep.
     wait_calls,
+    /// System calls to serve the ring: to send, to receive, to sleep, or for all of it together
+    /// (`homa-uring` only).
+    ring_calls,
     /// Datagrams received.
     datagrams_received,
     /// Bytes of datagrams received.
@@ -172,4 +191,14 @@ io_stats! {
     not_sent,
     /// Requests cancelled because more came during a blocking call than are kept.
     requests_shed,
+    /// Times that the ring had no free buffer to receive into; what came waited in the socket.
+    ring_buffers_short,
+    /// Requests to receive that had to be made again, whatever ended the last.
+    ring_rearmed,
+    /// Times that the ring had more to tell than there was room for; the kernel kept it.
+    ring_overflows,
+    /// Times that the kernel took no more requests at once (EAGAIN, EBUSY); they went in again.
+    ring_submits_again,
+    /// Times that a ring was made anew because the socket had gone to another thread.
+    ring_moves,
 }

@@ -3,14 +3,14 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::ops::{Deref, DerefMut};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use homa_proto::{Instant, Transmit};
 use mio::net::UdpSocket;
 
 use crate::stats::{BufferSize, Feature, IoStats, Reason};
-use crate::sys::{Ask, BATCH, Incoming, Outgoing, RECEIVE_LEN, SEND_LEN, Sys};
+use crate::sys::{Ask, BATCH, Incoming, Outgoing, SEND_LEN, Sys};
 
 /// Bytes to gather before they are handed over. Memory that fits the processor's cache is read
 /// by the kernel while it is still warm.
@@ -149,7 +149,7 @@ pub(crate) struct Received {
 }
 
 pub(crate) struct Udp<S> {
-    pub(crate) socket: UdpSocket,
+    socket: UdpSocket,
     pub(crate) sys: S,
     pub(crate) io: IoStats,
     pub(crate) gso: Feature,
@@ -211,6 +211,8 @@ impl<S: Sys> Udp<S> {
             got: sys.set_send_buffer(fd, wanted.send_buffer)?,
         };
         let marks = Marks::new(sys.tos(fd).unwrap_or(0));
+        sys.start(fd)?;
+        let receive_memory = Lines::new(sys.receive_memory());
         Ok(Self {
             socket,
             sys,
@@ -224,7 +226,7 @@ impl<S: Sys> Udp<S> {
             send_buffer,
             local,
             marks,
-            receive_memory: Lines::new(BATCH * RECEIVE_LEN),
+            receive_memory,
             incoming: [Incoming::NONE; BATCH],
             ask: 1,
             queue: Queue::new(),
@@ -235,6 +237,11 @@ impl<S: Sys> Udp<S> {
 
     pub(crate) fn local_addr(&self) -> SocketAddr {
         self.local
+    }
+
+    /// What becomes readable when there is something to receive.
+    pub(crate) fn readiness(&self) -> BorrowedFd<'_> {
+        self.sys.readiness(self.socket.as_fd())
     }
 
     /// Bytes of packets that the receive buffer holds for sure.
@@ -273,8 +280,8 @@ impl<S: Sys> Udp<S> {
             more: count == self.ask,
         };
         let mut bytes = 0;
-        let parts = self.receive_memory.chunks_exact(RECEIVE_LEN);
-        for (memory, incoming) in parts.zip(&self.incoming[..count]) {
+        for (at, incoming) in self.incoming[..count].iter().enumerate() {
+            let memory = self.sys.bytes(&self.receive_memory, at);
             let datagrams = split(memory, incoming, self.gro.is_on(), &mut self.io);
             let Some((from, datagrams)) = datagrams else {
                 continue;
@@ -326,14 +333,19 @@ impl<S: Sys> Udp<S> {
         Ok(0)
     }
 
-    /// Sleeps until there is something to read, what was kept can be sent, or for `timeout`.
+    /// Sleeps until there is something to read, what was kept can be sent, `wake` is readable, or
+    /// for `timeout`.
     ///
     /// # Errors
     /// The socket is of no use any more.
-    pub(crate) fn sleep(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+    pub(crate) fn sleep(
+        &mut self,
+        wake: BorrowedFd<'_>,
+        timeout: Option<Duration>,
+    ) -> io::Result<()> {
         self.io.wait_calls += 1;
         let fd = self.socket.as_fd();
-        match self.sys.wait(fd, self.want_writable, timeout) {
+        match self.sys.wait(fd, wake, self.want_writable, timeout) {
             Err(error) if Trouble::of(&error) == Trouble::Interrupted => {
                 self.io.interrupted += 1;
                 Ok(())
@@ -391,9 +403,9 @@ impl<S: Sys> Udp<S> {
         self.blocked_until
     }
 
-    /// Whether something waits for the socket to become writable.
+    /// Whether somebody has to watch when the socket becomes writable.
     pub(crate) fn wants_writable(&self) -> bool {
-        self.want_writable
+        self.want_writable && !self.sys.tells_writable()
     }
 
     /// Hands the queue over. What the socket does not take now is kept and goes first.

@@ -476,7 +476,7 @@ fn troubled(trouble: Trouble, sizes: &[usize]) -> (homa_mio::Stats, homa_mio::St
     (socket.stats(), server.stop())
 }
 
-fn call_sizes<S: Sys>(socket: &mut Socket<S>, to: SocketAddr, sizes: &[usize]) {
+fn call_sizes<S: Sys>(socket: &mut homa_mio::generic::Socket<S>, to: SocketAddr, sizes: &[usize]) {
     for (i, &len) in sizes.iter().enumerate() {
         let bytes = pattern(len, i);
         let answer = socket

@@ -3,7 +3,7 @@
 use crate::acks;
 use crate::buffer::BufferSource;
 use crate::endpoint::Endpoint;
-use crate::error::{Drop, RpcError};
+use crate::error::{DropReason, RpcError};
 use crate::incoming::Range;
 use crate::peer;
 use crate::rpc::{Pending, State, dim};
@@ -75,10 +75,10 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     /// The server knows nothing of this request: all that was sent of it goes again.
     ///
     /// Only in answer to a RESEND of this endpoint, so that nobody can have it send for nothing.
-    pub(crate) fn restart_request(&mut self, now: Instant, idx: u32) -> Result<(), Drop> {
+    pub(crate) fn restart_request(&mut self, now: Instant, idx: u32) -> Result<(), DropReason> {
         let rpc = &mut self.rpcs[idx];
         if !rpc.was_asked || rpc.out.sent == 0 {
-            return Err(Drop::Stale);
+            return Err(DropReason::Stale);
         }
         rpc.was_asked = false;
         self.more_to_send(now, idx);
@@ -98,13 +98,13 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
 
     /// The server has sent its whole response and waits for the acknowledgement, but some of the
     /// response is missing here: it is asked for, which is answer enough.
-    pub(crate) fn on_need_ack(&mut self, now: Instant, idx: u32) -> Result<(), Drop> {
+    pub(crate) fn on_need_ack(&mut self, now: Instant, idx: u32) -> Result<(), DropReason> {
         match self.rpcs[idx].state {
             State::ClientOutgoing | State::ClientIncoming => {
                 self.ask_if_overdue(now, idx);
                 Ok(())
             }
-            _ => Err(Drop::Mismatch),
+            _ => Err(DropReason::Mismatch),
         }
     }
 

@@ -16,6 +16,8 @@ pub enum Carrier {
 
 /// Settings of an endpoint. A value of 0 means "derive" where the field says so.
 ///
+/// A release may add settings: end a literal with `..Config::default()`.
+///
 /// ```
 /// use homa_proto::Config;
 /// let config = Config { link_bps: 25_000_000_000, ..Config::default() };

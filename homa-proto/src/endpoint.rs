@@ -7,7 +7,7 @@ use crate::addr::{self, PeerAddr};
 use crate::buffer::BufferSource;
 use crate::config::Config;
 use crate::ended::Ended;
-use crate::error::{ConfigError, Drop, PortError, RpcError, SendError, SendErrorKind};
+use crate::error::{ConfigError, DropReason, PortError, RpcError, SendError, SendErrorKind};
 use crate::grant::Grants;
 use crate::hash::{HashKey, SplitMix};
 use crate::index::Index;
@@ -34,7 +34,8 @@ pub struct RpcId {
     pub(crate) generation: u32,
 }
 
-/// Options of one request.
+/// Options of one request. A release may add some: end a literal with
+/// `..RequestOptions::default()`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RequestOptions {
     /// Comes back with the event that ends the RPC.
@@ -52,6 +53,7 @@ pub struct RequestOptions {
 #[non_exhaustive]
 pub enum Event<M, B> {
     /// A request arrived; answer it with `send_response` (or `cancel` it).
+    #[non_exhaustive]
     Request {
         /// The RPC to answer.
         rpc: RpcId,
@@ -63,6 +65,7 @@ pub enum Event<M, B> {
         message: B,
     },
     /// The response to a request arrived: the RPC has ended.
+    #[non_exhaustive]
     Response {
         /// The RPC.
         rpc: RpcId,
@@ -76,6 +79,7 @@ pub enum Event<M, B> {
         request: M,
     },
     /// A request failed: the RPC has ended.
+    #[non_exhaustive]
     Failed {
         /// The RPC.
         rpc: RpcId,
@@ -89,6 +93,7 @@ pub enum Event<M, B> {
         request: M,
     },
     /// A response is no longer needed: the RPC has ended at this server.
+    #[non_exhaustive]
     Released {
         /// The RPC.
         rpc: RpcId,
@@ -102,11 +107,33 @@ pub enum Event<M, B> {
     },
 }
 
+/// What [`Endpoint::cancel`] has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cancelled<M> {
+    /// A request of this endpoint, handed back.
+    Request(M),
+    /// The response to a request, handed back.
+    Response(M),
+    /// A request that had no response yet.
+    Unanswered,
+}
+
+impl<M> Cancelled<M> {
+    /// The message that was being sent, if there was one.
+    pub fn message(self) -> Option<M> {
+        match self {
+            Self::Request(message) | Self::Response(message) => Some(message),
+            Self::Unanswered => None,
+        }
+    }
+}
+
 /// Packets to send, written to the caller's buffer.
 ///
 /// All go to one destination at one priority. Hand a batch to UDP GSO in one call, or send each
 /// segment as a datagram of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Transmit {
     /// Where to.
     pub to: SocketAddr,
@@ -119,6 +146,20 @@ pub struct Transmit {
     /// When the buffer holds several packets: the length of each but the last, which may be
     /// shorter.
     pub segment_size: Option<usize>,
+}
+
+impl Transmit {
+    /// One packet of `len` bytes, at the lowest priority. For tests of what sends them.
+    #[must_use]
+    pub const fn new(to: SocketAddr, len: usize) -> Self {
+        Self {
+            to,
+            local: None,
+            priority: 0,
+            len,
+            segment_size: None,
+        }
+    }
 }
 
 /// Why [`Endpoint::poll_timeout`] asks to be called back.
@@ -481,10 +522,10 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
     }
 
     /// Ends an RPC without an event: a request of this endpoint, or one that it has been asked.
+    /// Gives the outgoing message back.
     ///
-    /// `None`: no such RPC; its event has been polled or it ended before. `Some`: the outgoing
-    /// message, if there was one.
-    pub fn cancel(&mut self, now: Instant, rpc: RpcId) -> Option<Option<M>> {
+    /// `None`: no such RPC; the event that ended it has been polled.
+    pub fn cancel(&mut self, now: Instant, rpc: RpcId) -> Option<Cancelled<M>> {
         let now = self.advance(now);
         let idx = self.find(rpc)?;
         count(&mut self.stats.cancelled);
@@ -494,10 +535,15 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
         }
         self.detach(idx);
         self.rpcs.unlink(&mut self.events, dim::QUEUE, idx);
-        let message = self.rpcs[idx].out.message.take();
+        let slot = &mut self.rpcs[idx];
+        let cancelled = match slot.out.message.take() {
+            Some(request) if slot.is_client() => Cancelled::Request(request),
+            Some(response) => Cancelled::Response(response),
+            None => Cancelled::Unanswered,
+        };
         self.free(idx);
         self.serve_waiters(now);
-        Some(message)
+        Some(cancelled)
     }
 
     /// The next thing that happened. Call after each input until `None` comes; what is not
@@ -564,7 +610,8 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
     /// other call.
     ///
     /// After [`handle_timeout`](Self::handle_timeout)`(now)` the answer is later than `now`, or
-    /// it is `now` with [`TimeoutReason::MoreWork`].
+    /// it is `now` with [`TimeoutReason::MoreWork`]. That can repeat, but not for ever: each call
+    /// does a bounded slice of a backlog that shrinks.
     pub fn poll_timeout(&mut self) -> Option<(Instant, TimeoutReason)> {
         if self.more_work || self.unparking.first().is_some() {
             return Some((self.now, TimeoutReason::MoreWork));
@@ -587,7 +634,7 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
         {
             sooner(at, TimeoutReason::Pacer);
         }
-        next
+        next.filter(|&(at, _)| at != Instant::MAX)
     }
 
     /// Counters since the endpoint was made.
@@ -680,9 +727,11 @@ pub(crate) fn canonical(socket: SocketAddr) -> SocketAddr {
 
 // Tables: who is where.
 impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
-    /// Time never goes backwards inside.
+    /// Time never goes backwards inside. It never reaches `Instant::MAX`, which is "never": nothing
+    /// could be put off any more.
     pub(crate) fn advance(&mut self, now: Instant) -> Instant {
-        self.now = self.now.max(now);
+        const LAST: Instant = Instant::from_nanos(u64::MAX.wrapping_sub(1));
+        self.now = self.now.max(now).min(LAST);
         self.now
     }
 
@@ -881,7 +930,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         }
     }
 
-    pub(crate) fn drop_packet(&mut self, why: Drop) -> Result<(), Drop> {
+    pub(crate) fn drop_packet(&mut self, why: DropReason) -> Result<(), DropReason> {
         self.stats.count_drop(why);
         Err(why)
     }

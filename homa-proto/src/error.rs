@@ -72,7 +72,7 @@ pub enum RpcError {
 /// Why a packet was dropped. Each has a counter of its own in [`Stats`](crate::Stats).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
-pub enum Drop {
+pub enum DropReason {
     /// Malformed: see [`wire::Malformed`](crate::wire::Malformed).
     Malformed(crate::wire::Malformed),
     /// Source address or port cannot be answered.
@@ -166,7 +166,7 @@ impl fmt::Display for RpcError {
     }
 }
 
-impl fmt::Display for Drop {
+impl fmt::Display for DropReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{self:?}")
     }
@@ -177,4 +177,4 @@ impl core::error::Error for PortError {}
 impl core::error::Error for SendErrorKind {}
 impl<M> core::error::Error for SendError<M> {}
 impl core::error::Error for RpcError {}
-impl core::error::Error for Drop {}
+impl core::error::Error for DropReason {}

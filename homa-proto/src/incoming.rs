@@ -1,6 +1,6 @@
 //! Reassembly: packets in any order, duplicated, overlapping, with bounded state.
 
-use crate::error::Drop;
+use crate::error::DropReason;
 
 /// Holes that one message keeps. Data that would make one more is dropped and asked for again.
 pub(crate) const MAX_GAPS: usize = 12;
@@ -159,14 +159,14 @@ impl<B: AsMut<[u8]>> Incoming<B> {
     /// Takes in `data` at `offset`. The wire has checked that it lies within the message.
     ///
     /// Bytes that had arrived before are never written again.
-    pub(crate) fn accept(&mut self, offset: u32, data: &[u8]) -> Result<(), Drop> {
+    pub(crate) fn accept(&mut self, offset: u32, data: &[u8]) -> Result<(), DropReason> {
         // Bounded by the message length (below 2^31), checked by the wire.
         let stop = offset.saturating_add(data.len() as u32);
         if stop > self.len {
-            return Err(Drop::Mismatch);
+            return Err(DropReason::Mismatch);
         }
         let Some(buffer) = self.buffer.as_mut().map(AsMut::as_mut) else {
-            return Err(Drop::NoBuffer);
+            return Err(DropReason::NoBuffer);
         };
         if offset >= self.end {
             if offset == stop {
@@ -175,7 +175,7 @@ impl<B: AsMut<[u8]>> Incoming<B> {
             // The path of everything that comes in order.
             if offset > self.end {
                 if self.holes.is_full() {
-                    return Err(Drop::TooManyGaps);
+                    return Err(DropReason::TooManyGaps);
                 }
                 let gap = Range {
                     start: self.end,
@@ -192,9 +192,9 @@ impl<B: AsMut<[u8]>> Incoming<B> {
     }
 
     /// Fills holes below `end`, and what lies beyond it.
-    fn fill(&mut self, offset: u32, stop: u32, data: &[u8]) -> Result<(), Drop> {
+    fn fill(&mut self, offset: u32, stop: u32, data: &[u8]) -> Result<(), DropReason> {
         let Some(buffer) = self.buffer.as_mut().map(AsMut::as_mut) else {
-            return Err(Drop::NoBuffer);
+            return Err(DropReason::NoBuffer);
         };
         let part = |range: Range| {
             data.get(
@@ -262,8 +262,8 @@ impl<B: AsMut<[u8]>> Incoming<B> {
         }
         match (fresh, refused) {
             (true, _) => Ok(()),
-            (false, true) => Err(Drop::TooManyGaps),
-            (false, false) => Err(Drop::Duplicate),
+            (false, true) => Err(DropReason::TooManyGaps),
+            (false, false) => Err(DropReason::Duplicate),
         }
     }
 }
@@ -367,11 +367,11 @@ mod tests {
                 let union = have.iter().filter(|&&here| here).count() as u32;
                 assert_eq!(incoming.received(), union);
                 match result {
-                    Err(Drop::Duplicate) => {
+                    Err(DropReason::Duplicate) => {
                         assert_eq!(before, union);
                         assert!((start..stop).all(|i| have[i as usize]));
                     }
-                    Err(Drop::TooManyGaps) => assert_eq!(before, union),
+                    Err(DropReason::TooManyGaps) => assert_eq!(before, union),
                     Ok(()) => {}
                     Err(other) => panic!("{other:?}"),
                 }

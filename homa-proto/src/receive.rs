@@ -6,7 +6,7 @@ use core::net::{IpAddr, SocketAddr};
 
 use crate::buffer::BufferSource;
 use crate::endpoint::{Endpoint, canonical};
-use crate::error::Drop;
+use crate::error::DropReason;
 use crate::incoming::Range;
 use crate::list::Table;
 use crate::peer;
@@ -30,14 +30,14 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     ///
     /// # Errors
     ///
-    /// [`Drop`] says why a packet was dropped. It has been counted; nothing is to be done.
+    /// [`DropReason`] says why a packet was dropped. It has been counted; nothing is to be done.
     pub fn handle_packet(
         &mut self,
         now: Instant,
         from: SocketAddr,
         local: Option<IpAddr>,
         bytes: &[u8],
-    ) -> Result<(), Drop> {
+    ) -> Result<(), DropReason> {
         let now = self.advance(now);
         count(&mut self.stats.packets_received);
         self.stats.bytes_received = self.stats.bytes_received.wrapping_add(bytes.len() as u64);
@@ -53,14 +53,14 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         from: SocketAddr,
         local: Option<IpAddr>,
         bytes: &[u8],
-    ) -> Result<(), Drop> {
-        let view = View::parse(bytes, self.config.max_message).map_err(Drop::Malformed)?;
+    ) -> Result<(), DropReason> {
+        let view = View::parse(bytes, self.config.max_message).map_err(DropReason::Malformed)?;
         if !self.is_address(from) {
-            return Err(Drop::BadSource);
+            return Err(DropReason::BadSource);
         }
         let common = view.common();
         if !self.is_open(common.dest_port) {
-            return Err(Drop::PortNotOpen);
+            return Err(DropReason::PortNotOpen);
         }
         let p = self.peer_of(from);
         if let Some(p) = p {
@@ -77,7 +77,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         {
             let rpc = &self.rpcs[idx];
             if rpc.local_port != common.dest_port || rpc.peer_port != common.source_port {
-                return Err(Drop::Mismatch);
+                return Err(DropReason::Mismatch);
             }
             self.heard_of(idx);
         }
@@ -114,7 +114,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
                 count(&mut self.stats.cutoffs_received);
                 let peer = &mut self.peers[p];
                 if cutoffs.version() == 0 {
-                    return Err(Drop::Stale);
+                    return Err(DropReason::Stale);
                 }
                 peer.cutoffs = cutoffs.cutoffs();
                 peer.cutoff_version = cutoffs.version();
@@ -143,7 +143,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
                 }
                 Ok(())
             }
-            (View::Freeze(_), _, _) => Err(Drop::Ignored),
+            (View::Freeze(_), _, _) => Err(DropReason::Ignored),
             (
                 View::Grant(_)
                 | View::RpcUnknown(_)
@@ -152,7 +152,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
                 | View::Ack(_),
                 _,
                 _,
-            ) => Err(Drop::UnknownRpc),
+            ) => Err(DropReason::UnknownRpc),
         }
     }
 
@@ -163,12 +163,12 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         local: Option<IpAddr>,
         common: Common,
         kind: Reply,
-    ) -> Result<(), Drop> {
+    ) -> Result<(), DropReason> {
         if self.replies.push(now, to, local, common, kind) {
             Ok(())
         } else {
             count(&mut self.stats.replies_limited);
-            Err(Drop::RateLimited)
+            Err(DropReason::RateLimited)
         }
     }
 
@@ -180,7 +180,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         p: Option<u32>,
         idx: Option<u32>,
         data: &DataView<'_>,
-    ) -> Result<(), Drop> {
+    ) -> Result<(), DropReason> {
         if let (Some(p), Some(ack)) = (p, data.ack()) {
             self.take_ack(now, p, ack);
         }
@@ -193,7 +193,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         match self.rpcs[idx].state {
             State::ClientOutgoing => self.begin_response(now, idx),
             State::ClientIncoming | State::ServerIncoming => {}
-            _ => return Err(Drop::Duplicate),
+            _ => return Err(DropReason::Duplicate),
         }
         self.take_data(now, idx, data)
     }
@@ -220,7 +220,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     }
 
     /// A packet of a message that is not complete yet.
-    fn take_data(&mut self, now: Instant, idx: u32, data: &DataView<'_>) -> Result<(), Drop> {
+    fn take_data(&mut self, now: Instant, idx: u32, data: &DataView<'_>) -> Result<(), DropReason> {
         let p = self.rpcs[idx].peer;
         let len = data.message_len();
         if self.rpcs[idx].inc.len == 0 {
@@ -228,12 +228,12 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         }
         let rpc = &mut self.rpcs[idx];
         if rpc.inc.len != len {
-            return Err(Drop::LengthChanged);
+            return Err(DropReason::LengthChanged);
         }
         if rpc.grant == GrantState::NoBuffer {
             rpc.heard = now;
             // What the sender will send unasked is known all the same.
-            return Err(Drop::NoBuffer);
+            return Err(DropReason::NoBuffer);
         }
         let before = rpc.inc.received();
         let fills_asked = data.offset() < rpc.gaps_asked_below;
@@ -278,11 +278,16 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     }
 
     /// The first packet of a message tells its length: the books open, a buffer is asked for.
-    fn begin_incoming(&mut self, now: Instant, idx: u32, data: &DataView<'_>) -> Result<(), Drop> {
+    fn begin_incoming(
+        &mut self,
+        now: Instant,
+        idx: u32,
+        data: &DataView<'_>,
+    ) -> Result<(), DropReason> {
         let len = data.message_len();
         if len as usize > self.source.max_len() {
             self.refuse_incoming(idx);
-            return Err(Drop::TooLongForBuffers);
+            return Err(DropReason::TooLongForBuffers);
         }
         let rpc = &mut self.rpcs[idx];
         rpc.inc.len = len;
@@ -383,10 +388,10 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         offset: u32,
         priority: u8,
         resend_all: bool,
-    ) -> Result<(), Drop> {
+    ) -> Result<(), DropReason> {
         let rpc = &mut self.rpcs[idx];
         if !rpc.state.sends() {
-            return Err(Drop::Mismatch);
+            return Err(DropReason::Mismatch);
         }
         rpc.heard = now;
         rpc.tries = 0;
@@ -415,7 +420,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         }
         if !news {
             self.arm(idx);
-            return Err(Drop::Stale);
+            return Err(DropReason::Stale);
         }
         self.requeue(now, idx);
         Ok(())
@@ -429,7 +434,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         offset: u32,
         len: u32,
         priority: u8,
-    ) -> Result<(), Drop> {
+    ) -> Result<(), DropReason> {
         match self.rpcs[idx].state {
             // Here the other side is the client, which waits for a response.
             State::ServerIncoming => {
@@ -445,7 +450,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             // the response comes either, both sides would keep each other alive by being busy.
             State::ClientIncoming => {
                 if self.rpcs[idx].asks_without_data >= MAX_ASKS_WHILE_BUSY {
-                    return Err(Drop::Stale);
+                    return Err(DropReason::Stale);
                 }
                 self.respond(idx, Pending::BUSY);
                 Ok(())
@@ -454,7 +459,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
                 self.resend_range(now, idx, offset, len, priority);
                 Ok(())
             }
-            _ => Err(Drop::Mismatch),
+            _ => Err(DropReason::Mismatch),
         }
     }
 
@@ -498,10 +503,10 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         }
     }
 
-    fn on_busy(&mut self, now: Instant, idx: u32) -> Result<(), Drop> {
+    fn on_busy(&mut self, now: Instant, idx: u32) -> Result<(), DropReason> {
         let rpc = &mut self.rpcs[idx];
         if !rpc.state.is_live() {
-            return Err(Drop::Mismatch);
+            return Err(DropReason::Mismatch);
         }
         if rpc.state.receives() && rpc.tries == 1 && rpc.asked > rpc.heard {
             self.peers[rpc.peer].rtt.sample(now.nanos_since(rpc.asked));
@@ -521,11 +526,11 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         Ok(())
     }
 
-    fn on_unknown(&mut self, now: Instant, idx: u32) -> Result<(), Drop> {
+    fn on_unknown(&mut self, now: Instant, idx: u32) -> Result<(), DropReason> {
         match self.rpcs[idx].state {
             State::ClientOutgoing => self.restart_request(now, idx),
             // A late answer to an earlier RESEND; if the server really forgot, silence tells.
-            State::ClientIncoming => Err(Drop::Stale),
+            State::ClientIncoming => Err(DropReason::Stale),
             State::ServerIncoming
             | State::ServerArrived
             | State::ServerInService
@@ -533,7 +538,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
                 self.client_gone(now, idx);
                 Ok(())
             }
-            _ => Err(Drop::Mismatch),
+            _ => Err(DropReason::Mismatch),
         }
     }
 

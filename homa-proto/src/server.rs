@@ -4,7 +4,7 @@ use core::net::{IpAddr, SocketAddr};
 
 use crate::buffer::BufferSource;
 use crate::endpoint::Endpoint;
-use crate::error::{Drop, RpcError};
+use crate::error::{DropReason, RpcError};
 use crate::rpc::{Pending, State, dim};
 use crate::stats::count;
 use crate::time::Instant;
@@ -19,10 +19,10 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         local: Option<IpAddr>,
         p: Option<u32>,
         data: &DataView<'_>,
-    ) -> Result<u32, Drop> {
+    ) -> Result<u32, DropReason> {
         let common = data.common();
         if !common.sent_by_client() {
-            return Err(Drop::UnknownRpc);
+            return Err(DropReason::UnknownRpc);
         }
         let id = common.local_id();
         let addr_hash = match p {
@@ -31,17 +31,19 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         };
         let hash = self.key.client_id(addr_hash, id);
         if self.ended.contains(from, id, hash) {
-            return Err(Drop::EndedRpc);
+            return Err(DropReason::EndedRpc);
         }
         self.was_asked = true;
         let servers = self.live_rpcs().saturating_sub(self.clients);
         if self.live_rpcs() == self.rpcs.len() || servers >= self.most_of_a_half() {
-            return Err(Drop::RpcsFull);
+            return Err(DropReason::RpcsFull);
         }
         let p = match p {
             Some(p) => p,
             None => {
-                let p = self.peer_or_new(now, from, local).ok_or(Drop::PeersFull)?;
+                let p = self
+                    .peer_or_new(now, from, local)
+                    .ok_or(DropReason::PeersFull)?;
                 let peer = &mut self.peers[p];
                 peer.heard = now;
                 peer.was_heard = true;
@@ -50,7 +52,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         };
         let idx = self
             .allocate(p, id, common.dest_port, common.source_port)
-            .ok_or(Drop::RpcsFull)?;
+            .ok_or(DropReason::RpcsFull)?;
         let rpc = &mut self.rpcs[idx];
         rpc.state = State::ServerIncoming;
         rpc.heard = now;

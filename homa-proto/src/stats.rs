@@ -1,6 +1,6 @@
 //! Counters: every drop, fallback, resend and grant.
 
-use crate::error::Drop;
+use crate::error::DropReason;
 use crate::wire::Malformed;
 
 macro_rules! stats {
@@ -199,30 +199,30 @@ impl Stats {
             .fold(0, |sum, (_, n)| sum.wrapping_add(n))
     }
 
-    pub(crate) fn count_drop(&mut self, why: Drop) {
+    pub(crate) fn count_drop(&mut self, why: DropReason) {
         count(match why {
-            Drop::Malformed(Malformed::Truncated) => &mut self.dropped_truncated,
-            Drop::Malformed(Malformed::UnknownType) => &mut self.dropped_unknown_type,
-            Drop::Malformed(Malformed::BadPort) => &mut self.dropped_bad_port,
-            Drop::Malformed(Malformed::BadId) => &mut self.dropped_bad_id,
-            Drop::Malformed(Malformed::BadLength) => &mut self.dropped_bad_length,
-            Drop::Malformed(Malformed::BadOffset) => &mut self.dropped_bad_offset,
-            Drop::Malformed(Malformed::Overrun) => &mut self.dropped_overrun,
-            Drop::BadSource => &mut self.dropped_bad_source,
-            Drop::PortNotOpen => &mut self.dropped_port_not_open,
-            Drop::Ignored => &mut self.dropped_ignored,
-            Drop::UnknownRpc => &mut self.dropped_unknown_rpc,
-            Drop::EndedRpc => &mut self.dropped_ended_rpc,
-            Drop::Mismatch => &mut self.dropped_mismatch,
-            Drop::Duplicate => &mut self.dropped_duplicate,
-            Drop::LengthChanged => &mut self.dropped_length_changed,
-            Drop::NoBuffer => &mut self.dropped_no_buffer,
-            Drop::TooManyGaps => &mut self.dropped_too_many_gaps,
-            Drop::RpcsFull => &mut self.dropped_rpcs_full,
-            Drop::PeersFull => &mut self.dropped_peers_full,
-            Drop::Stale => &mut self.dropped_stale,
-            Drop::RateLimited => &mut self.dropped_rate_limited,
-            Drop::TooLongForBuffers => &mut self.dropped_too_long_for_buffers,
+            DropReason::Malformed(Malformed::Truncated) => &mut self.dropped_truncated,
+            DropReason::Malformed(Malformed::UnknownType) => &mut self.dropped_unknown_type,
+            DropReason::Malformed(Malformed::BadPort) => &mut self.dropped_bad_port,
+            DropReason::Malformed(Malformed::BadId) => &mut self.dropped_bad_id,
+            DropReason::Malformed(Malformed::BadLength) => &mut self.dropped_bad_length,
+            DropReason::Malformed(Malformed::BadOffset) => &mut self.dropped_bad_offset,
+            DropReason::Malformed(Malformed::Overrun) => &mut self.dropped_overrun,
+            DropReason::BadSource => &mut self.dropped_bad_source,
+            DropReason::PortNotOpen => &mut self.dropped_port_not_open,
+            DropReason::Ignored => &mut self.dropped_ignored,
+            DropReason::UnknownRpc => &mut self.dropped_unknown_rpc,
+            DropReason::EndedRpc => &mut self.dropped_ended_rpc,
+            DropReason::Mismatch => &mut self.dropped_mismatch,
+            DropReason::Duplicate => &mut self.dropped_duplicate,
+            DropReason::LengthChanged => &mut self.dropped_length_changed,
+            DropReason::NoBuffer => &mut self.dropped_no_buffer,
+            DropReason::TooManyGaps => &mut self.dropped_too_many_gaps,
+            DropReason::RpcsFull => &mut self.dropped_rpcs_full,
+            DropReason::PeersFull => &mut self.dropped_peers_full,
+            DropReason::Stale => &mut self.dropped_stale,
+            DropReason::RateLimited => &mut self.dropped_rate_limited,
+            DropReason::TooLongForBuffers => &mut self.dropped_too_long_for_buffers,
         });
     }
 }
@@ -234,8 +234,8 @@ mod tests {
     #[test]
     fn every_drop_is_counted_once() {
         let mut stats = Stats::default();
-        stats.count_drop(Drop::Duplicate);
-        stats.count_drop(Drop::Malformed(Malformed::Overrun));
+        stats.count_drop(DropReason::Duplicate);
+        stats.count_drop(DropReason::Malformed(Malformed::Overrun));
         assert_eq!(stats.dropped(), 2);
         assert_eq!(stats.dropped_duplicate, 1);
         assert_eq!(stats.iter().map(|(_, n)| n).sum::<u64>(), 2);

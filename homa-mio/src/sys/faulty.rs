@@ -5,6 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use super::{Ask, Incoming, Os, Outgoing, Sys};
+use crate::stats::Stats;
 
 /// What becomes of a call to send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -74,7 +75,14 @@ pub struct Faulty<P, S = Os> {
 impl<P: Plan> Faulty<P> {
     /// The operating system's calls, with faults.
     pub fn new(plan: P) -> Self {
-        Self { plan, sys: Os }
+        Self::over(plan, Os)
+    }
+}
+
+impl<P: Plan, S: Sys> Faulty<P, S> {
+    /// The calls of `sys`, with faults.
+    pub fn over(plan: P, sys: S) -> Self {
+        Self { plan, sys }
     }
 }
 
@@ -83,6 +91,34 @@ fn fail(code: Option<i32>) -> io::Result<()> {
 }
 
 impl<P: Plan, S: Sys> Sys for Faulty<P, S> {
+    fn start(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
+        self.sys.start(socket)
+    }
+
+    fn receive_memory(&self) -> usize {
+        self.sys.receive_memory()
+    }
+
+    fn bytes<'a>(&'a self, memory: &'a [u8], at: usize) -> &'a [u8] {
+        self.sys.bytes(memory, at)
+    }
+
+    fn has_received(&self) -> bool {
+        self.sys.has_received()
+    }
+
+    fn tells_writable(&self) -> bool {
+        self.sys.tells_writable()
+    }
+
+    fn readiness<'a>(&'a self, socket: BorrowedFd<'a>) -> BorrowedFd<'a> {
+        self.sys.readiness(socket)
+    }
+
+    fn report(&self, stats: &mut Stats) {
+        self.sys.report(stats);
+    }
+
     fn receive(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -122,11 +158,12 @@ impl<P: Plan, S: Sys> Sys for Faulty<P, S> {
     fn wait(
         &mut self,
         socket: BorrowedFd<'_>,
+        wake: BorrowedFd<'_>,
         writable: bool,
         timeout: Option<Duration>,
     ) -> io::Result<()> {
         fail(self.plan.wait())?;
-        self.sys.wait(socket, writable, timeout)
+        self.sys.wait(socket, wake, writable, timeout)
     }
 
     fn ask(&mut self, socket: BorrowedFd<'_>, ask: Ask) -> io::Result<()> {

@@ -1,4 +1,4 @@
-//! Socket addresses and control messages as the kernel lays them out.
+//! Socket addresses and control messages as the kernel lays them out: for drivers.
 //!
 //! Written and read as plain bytes, so that nothing here needs `unsafe` and any bytes can be
 //! thrown at the decoders.
@@ -6,26 +6,30 @@
 use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
+use super::Outgoing;
+
 /// Bytes of the longest socket address, `sockaddr_in6`.
-const NAME_LEN: usize = 28;
+pub const NAME_LEN: usize = 28;
 
 /// A socket address in the kernel's form.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
-pub(crate) struct Name {
-    pub(crate) bytes: [u8; NAME_LEN],
+pub struct Name {
+    /// As the kernel has them.
+    pub bytes: [u8; NAME_LEN],
     /// Bytes in use, as `msg_namelen` has it.
-    pub(crate) len: u32,
+    pub len: u32,
 }
 
 impl Name {
     /// Room for the kernel to write an address of any length that is known here.
-    pub(crate) const EMPTY: Self = Self {
+    pub const EMPTY: Self = Self {
         bytes: [0; NAME_LEN],
         len: NAME_LEN as u32,
     };
 
-    pub(crate) fn encode(address: SocketAddr) -> Self {
+    /// An address for the kernel to read.
+    pub fn encode(address: SocketAddr) -> Self {
         let mut name = Self::EMPTY;
         let b = &mut name.bytes;
         b[2..4].copy_from_slice(&address.port().to_be_bytes());
@@ -52,29 +56,34 @@ impl Name {
         name
     }
 
-    /// The address in the first `len` bytes. `None` for a family that is not IP or a length that
-    /// does not fit its family.
-    pub(crate) fn decode(&self, len: u32) -> Option<SocketAddr> {
-        let b = &self.bytes;
-        let family = if cfg!(target_vendor = "apple") {
-            c_int::from(b[1])
-        } else {
-            c_int::from(u16::from_ne_bytes(array(b, 0)?))
-        };
-        let port = u16::from_be_bytes(array(b, 2)?);
-        match (family, len) {
-            (libc::AF_INET, 16..) => {
-                let ip = Ipv4Addr::from(array::<4>(b, 4)?);
-                Some(SocketAddrV4::new(ip, port).into())
-            }
-            (libc::AF_INET6, 28..) => {
-                let flow = u32::from_be_bytes(array(b, 4)?);
-                let ip = Ipv6Addr::from(array::<16>(b, 8)?);
-                let scope = u32::from_ne_bytes(array(b, 24)?);
-                Some(SocketAddrV6::new(ip, port, flow, scope).into())
-            }
-            _ => None,
+    /// The address in the first `len` bytes, which the kernel wrote.
+    pub fn decode(&self, len: u32) -> Option<SocketAddr> {
+        address(self.bytes.get(..len as usize).unwrap_or(&self.bytes))
+    }
+}
+
+/// The address that the kernel wrote. `None` for a family that is not IP or a length that does
+/// not fit its family.
+#[must_use]
+pub fn address(b: &[u8]) -> Option<SocketAddr> {
+    let family = if cfg!(target_vendor = "apple") {
+        c_int::from(*b.get(1)?)
+    } else {
+        c_int::from(u16::from_ne_bytes(array(b, 0)?))
+    };
+    let port = u16::from_be_bytes(array(b, 2)?);
+    match (family, b.len()) {
+        (libc::AF_INET, 16..) => {
+            let ip = Ipv4Addr::from(array::<4>(b, 4)?);
+            Some(SocketAddrV4::new(ip, port).into())
         }
+        (libc::AF_INET6, 28..) => {
+            let flow = u32::from_be_bytes(array(b, 4)?);
+            let ip = Ipv6Addr::from(array::<16>(b, 8)?);
+            let scope = u32::from_ne_bytes(array(b, 24)?);
+            Some(SocketAddrV6::new(ip, port, flow, scope).into())
+        }
+        _ => None,
     }
 }
 
@@ -84,7 +93,7 @@ fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
 
 /// Bytes for control messages: what is received fits (TOS, GRO size and an IPv6 packet info
 /// take 88), and what is sent too.
-const CONTROL_LEN: usize = 128;
+pub const CONTROL_LEN: usize = 128;
 
 /// The length in a control message's header; messages are aligned to its size.
 #[cfg(target_vendor = "apple")]
@@ -103,35 +112,61 @@ const fn align(len: usize) -> usize {
 /// Control messages of one `sendmsg` or `recvmsg`.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
-pub(crate) struct Control {
-    pub(crate) bytes: [u8; CONTROL_LEN],
+pub struct Control {
+    /// As the kernel has them.
+    pub bytes: [u8; CONTROL_LEN],
     /// Bytes in use, as `msg_controllen` has it.
-    pub(crate) len: usize,
+    pub len: usize,
 }
 
 /// What the control messages of a received datagram say.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Info {
-    pub(crate) segment_size: Option<usize>,
-    pub(crate) tos: u8,
-    pub(crate) local: Option<IpAddr>,
+pub struct Info {
+    /// The length of each datagram but the last.
+    pub segment_size: Option<usize>,
+    /// TOS or Traffic Class.
+    pub tos: u8,
+    /// Where it was sent to.
+    pub local: Option<IpAddr>,
 }
 
 impl Control {
     /// Room for the kernel to write control messages.
-    pub(crate) const ROOM: Self = Self {
+    pub const ROOM: Self = Self {
         bytes: [0; CONTROL_LEN],
         len: CONTROL_LEN,
     };
     /// Nothing to send.
-    pub(crate) const EMPTY: Self = Self {
+    pub const EMPTY: Self = Self {
         bytes: [0; CONTROL_LEN],
         len: 0,
     };
 
+    /// What is to be said about a batch beside where it goes.
+    pub fn write(&mut self, batch: &Outgoing) {
+        // An IPv6 socket sends to an IPv4-mapped address by IPv4, and then only listens to the
+        // control messages of IPv4.
+        let ipv4 = match batch.to {
+            SocketAddr::V4(_) => true,
+            SocketAddr::V6(to) => to.ip().to_ipv4_mapped().is_some(),
+        };
+        if let Some(tos) = batch.tos {
+            self.push_tos(ipv4, tos);
+        }
+        if let Some(local) = batch.local.map(|ip| ip.to_canonical())
+            && matches!(local, IpAddr::V4(_)) == ipv4
+        {
+            self.push_source(local);
+        }
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        if let Some(size) = batch.segment_size {
+            self.push_segment_size(size);
+        }
+    }
+
     /// Appends a message. Panics when the room does not suffice, which the few short messages
     /// that are ever sent cannot reach.
-    pub(crate) fn push(&mut self, level: c_int, kind: c_int, data: &[u8]) {
+    fn push(&mut self, level: c_int, kind: c_int, data: &[u8]) {
         let len = HEADER + data.len();
         let b = &mut self.bytes[self.len..][..align(len)];
         b[..LENGTH].copy_from_slice(&(len as Length).to_ne_bytes());
@@ -142,7 +177,7 @@ impl Control {
     }
 
     /// The priority and ECN bits, for a destination in IPv4 or IPv6.
-    pub(crate) fn push_tos(&mut self, ipv4: bool, tos: u8) {
+    fn push_tos(&mut self, ipv4: bool, tos: u8) {
         let value = c_int::from(tos).to_ne_bytes();
         if ipv4 {
             self.push(libc::IPPROTO_IP, libc::IP_TOS, &value);
@@ -152,7 +187,7 @@ impl Control {
     }
 
     /// The local address to send from.
-    pub(crate) fn push_source(&mut self, local: IpAddr) {
+    fn push_source(&mut self, local: IpAddr) {
         match local {
             // struct in_pktinfo: interface index, address to send from, destination (unused).
             IpAddr::V4(ip) => {
@@ -171,14 +206,22 @@ impl Control {
 
     /// The size of each segment but the last.
     #[cfg(any(target_os = "linux", target_os = "android"))]
-    pub(crate) fn push_segment_size(&mut self, size: u16) {
+    fn push_segment_size(&mut self, size: u16) {
         self.push(libc::SOL_UDP, libc::UDP_SEGMENT, &size.to_ne_bytes());
     }
 
-    /// Reads what is known in the first `len` bytes and skips the rest. Stops at a message whose length makes no sense.
-    pub(crate) fn decode(&self, len: usize) -> Info {
-        let mut info = Info::default();
-        let mut rest = self.bytes.get(..len).unwrap_or(&self.bytes);
+    /// What the first `len` bytes say, which the kernel wrote.
+    pub fn decode(&self, len: usize) -> Info {
+        Info::decode(self.bytes.get(..len).unwrap_or(&self.bytes))
+    }
+}
+
+impl Info {
+    /// Reads what is known in control messages and skips the rest. Stops at a message whose
+    /// length makes no sense.
+    #[must_use]
+    pub fn decode(mut rest: &[u8]) -> Self {
+        let mut info = Self::default();
         while let Some((level, kind, data, next)) = split_message(rest) {
             match (level, kind) {
                 (libc::IPPROTO_IP, libc::IP_TOS) => info.tos = int(data) as u8,

@@ -1,10 +1,13 @@
-//! The system calls of the driver, behind a trait.
+//! How datagrams enter and leave the system, behind a trait: for drivers.
 //!
-//! [`Os`] makes them. A test puts another [`Sys`] in between that fails as kernels, network
-//! cards and middleboxes do; the type parameter costs nothing in production.
+//! All that a Homa driver does with datagrams is written once, over [`Sys`]: turns and timers,
+//! joining and splitting, priorities, and what to do when the system will not. [`Os`] is the
+//! implementation by system calls; the crate `homa-uring` has one by io_uring. A test puts
+//! [`Faulty`] in between, which fails as kernels, network cards and middleboxes do. The type
+//! parameter costs nothing in production.
 
 mod faulty;
-mod layout;
+pub mod layout;
 mod options;
 mod os;
 
@@ -12,6 +15,8 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
+
+use crate::stats::Stats;
 
 pub use faulty::{Fate, Faulty, Plan};
 pub use os::Os;
@@ -101,10 +106,27 @@ pub enum Ask {
     ReceiveLocal,
 }
 
-/// The system calls of a driver. None of them blocks, except [`wait`](Self::wait).
+/// Datagrams in and out of one UDP socket, which is the same in every call. None of the calls
+/// blocks, except [`wait`](Self::wait).
 pub trait Sys {
+    /// Comes once, after the options have been set and before the first datagram.
+    ///
+    /// # Errors
+    /// The socket cannot be used in this way, and why.
+    fn start(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
+        let _ = socket;
+        Ok(())
+    }
+
+    /// Bytes of memory that [`receive`](Self::receive) is to be given; none where the
+    /// implementation has memory of its own.
+    fn receive_memory(&self) -> usize {
+        BATCH * RECEIVE_LEN
+    }
+
     /// Receives up to [`BATCH`] times: the bytes of the `i`-th go to the `i`-th
-    /// [`RECEIVE_LEN`] bytes of `memory`. Tells how many there were.
+    /// [`RECEIVE_LEN`] bytes of `memory`, or to where [`bytes`](Self::bytes) finds them. Tells
+    /// how many there were.
     ///
     /// # Errors
     /// `WouldBlock` when nothing is there, or what the system says.
@@ -115,7 +137,20 @@ pub trait Sys {
         into: &mut [Incoming],
     ) -> io::Result<usize>;
 
-    /// Sends; tells how many of `batches` the system has taken.
+    /// The bytes of the `at`-th reception of the last call, which gave `memory` to be filled.
+    /// More may be there than the reception has.
+    fn bytes<'a>(&'a self, memory: &'a [u8], at: usize) -> &'a [u8] {
+        memory.chunks_exact(RECEIVE_LEN).nth(at).unwrap_or_default()
+    }
+
+    /// Whether something that has arrived waits here for the next call to
+    /// [`receive`](Self::receive), so that nothing else will tell of it.
+    fn has_received(&self) -> bool {
+        false
+    }
+
+    /// Sends; tells how many of `batches` the system has taken, the first of them in order. When
+    /// it returns the system has no more need of `memory`.
     ///
     /// # Errors
     /// About the first of `batches`, when none was taken.
@@ -126,13 +161,15 @@ pub trait Sys {
         batches: &[Outgoing],
     ) -> io::Result<usize>;
 
-    /// Sleeps until the socket is readable (or writable, if asked), or for `timeout`.
+    /// Sleeps until the socket is readable (or writable, if asked), `wake` is readable, or for
+    /// `timeout`. `wake` is the same in every call, and is read by the caller.
     ///
     /// # Errors
     /// What the system says; `Interrupted` by a signal.
     fn wait(
         &mut self,
         socket: BorrowedFd<'_>,
+        wake: BorrowedFd<'_>,
         writable: bool,
         timeout: Option<Duration>,
     ) -> io::Result<()>;
@@ -167,4 +204,20 @@ pub trait Sys {
     /// # Errors
     /// What the system says.
     fn set_tos(&mut self, socket: BorrowedFd<'_>, tos: u8) -> io::Result<()>;
+
+    /// What becomes readable when there is something to receive.
+    fn readiness<'a>(&'a self, socket: BorrowedFd<'a>) -> BorrowedFd<'a> {
+        socket
+    }
+
+    /// Whether that becomes readable too when a socket that was full can be written to again.
+    fn tells_writable(&self) -> bool {
+        false
+    }
+
+    /// Adds what only the implementation knows. What comes in has each call of this trait counted
+    /// as a system call.
+    fn report(&self, stats: &mut Stats) {
+        let _ = stats;
+    }
 }

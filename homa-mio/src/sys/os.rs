@@ -2,7 +2,6 @@
 
 use std::ffi::c_int;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
@@ -51,15 +50,21 @@ impl Sys for Os {
     fn wait(
         &mut self,
         socket: BorrowedFd<'_>,
+        wake: BorrowedFd<'_>,
         writable: bool,
         timeout: Option<Duration>,
     ) -> io::Result<()> {
-        let mut poll = libc::pollfd {
-            fd: socket.as_raw_fd(),
-            events: libc::POLLIN | if writable { libc::POLLOUT } else { 0 },
+        let writable = if writable { libc::POLLOUT } else { 0 };
+        let watch = |fd: BorrowedFd<'_>, events| libc::pollfd {
+            fd: fd.as_raw_fd(),
+            events,
             revents: 0,
         };
-        if poll_once(&mut poll, timeout) < 0 {
+        let mut polls = [
+            watch(socket, libc::POLLIN | writable),
+            watch(wake, libc::POLLIN),
+        ];
+        if poll_once(&mut polls, timeout) < 0 {
             return Err(io::Error::last_os_error());
         }
         Ok(())
@@ -88,7 +93,7 @@ impl Sys for Os {
 
 /// `ppoll` counts nanoseconds; what epoll and `poll` count is milliseconds, too coarse to pace.
 #[cfg(any(target_os = "linux", target_os = "android"))]
-fn poll_once(poll: &mut libc::pollfd, timeout: Option<Duration>) -> c_int {
+fn poll_once(polls: &mut [libc::pollfd; 2], timeout: Option<Duration>) -> c_int {
     let timeout = timeout.map(|t| libc::timespec {
         tv_sec: libc::time_t::try_from(t.as_secs()).unwrap_or(libc::time_t::MAX),
         // Below 10^9: fits whatever its type is.
@@ -98,18 +103,18 @@ fn poll_once(poll: &mut libc::pollfd, timeout: Option<Duration>) -> c_int {
     let timeout = timeout
         .as_ref()
         .map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: one live pollfd, a timeout that is null or live, and no signal mask.
-    unsafe { libc::ppoll(poll, 1, timeout, std::ptr::null()) }
+    // SAFETY: two live pollfd, a timeout that is null or live, and no signal mask.
+    unsafe { libc::ppoll(polls.as_mut_ptr(), 2, timeout, std::ptr::null()) }
 }
 
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
-fn poll_once(poll: &mut libc::pollfd, timeout: Option<Duration>) -> c_int {
+fn poll_once(polls: &mut [libc::pollfd; 2], timeout: Option<Duration>) -> c_int {
     // Rounded up, so as not to spin through the last millisecond.
     let timeout = timeout.map_or(-1, |t| {
         c_int::try_from(t.as_nanos().div_ceil(1_000_000)).unwrap_or(c_int::MAX)
     });
-    // SAFETY: one live pollfd.
-    unsafe { libc::poll(poll, 1, timeout) }
+    // SAFETY: two live pollfd.
+    unsafe { libc::poll(polls.as_mut_ptr(), 2, timeout) }
 }
 
 /// The argument of `sendmmsg` and `recvmmsg`, which not every system has.
@@ -203,7 +208,7 @@ fn send<const N: usize>(
     for (batch, ((name, control), (vector, header))) in batches.iter().zip(parts) {
         let bytes = &memory[batch.start..][..batch.len];
         *name = Name::encode(batch.to);
-        write_control(control, batch);
+        control.write(batch);
         // The kernel only reads here; the structure is shared with receiving.
         vector.iov_base = bytes.as_ptr().cast_mut().cast();
         vector.iov_len = bytes.len();
@@ -242,27 +247,6 @@ fn send_plain(socket: BorrowedFd<'_>, memory: &[u8], message: &Outgoing) -> io::
         )
     };
     check(result).map(|_| 1)
-}
-
-fn write_control(control: &mut Control, batch: &Outgoing) {
-    // An IPv6 socket sends to an IPv4-mapped address by IPv4, and then only listens to the
-    // control messages of IPv4.
-    let ipv4 = match batch.to {
-        SocketAddr::V4(_) => true,
-        SocketAddr::V6(to) => to.ip().to_ipv4_mapped().is_some(),
-    };
-    if let Some(tos) = batch.tos {
-        control.push_tos(ipv4, tos);
-    }
-    if let Some(local) = batch.local.map(|ip| ip.to_canonical())
-        && matches!(local, IpAddr::V4(_)) == ipv4
-    {
-        control.push_source(local);
-    }
-    #[cfg(any(target_os = "linux", target_os = "android"))]
-    if let Some(size) = batch.segment_size {
-        control.push_segment_size(size);
-    }
 }
 
 fn check(result: isize) -> io::Result<usize> {

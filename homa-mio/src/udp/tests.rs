@@ -3,7 +3,7 @@
 use std::net::UdpSocket as Plain;
 
 use super::*;
-use crate::sys::{Fate, Faulty, Os, Plan};
+use crate::sys::{Fate, Faulty, Os, Plan, RECEIVE_LEN};
 
 const WANTED: Wanted = Wanted {
     gso: true,
@@ -30,6 +30,13 @@ fn plain(address: &str) -> Plain {
     socket
 }
 
+fn transmit(to: SocketAddr, priority: u8, len: usize, segment_size: Option<usize>) -> Transmit {
+    let mut transmit = Transmit::new(to, len);
+    transmit.priority = priority;
+    transmit.segment_size = segment_size;
+    transmit
+}
+
 /// Queues datagrams of `size` bytes, each filled with its number, the last one `last` long.
 ///
 /// Flushes first if the queue is full.
@@ -49,13 +56,7 @@ fn queue<S: Sys>(
     for (number, bytes) in (first..).zip(room[..len].chunks_mut(size)) {
         bytes.fill(number);
     }
-    udp.push(&Transmit {
-        to,
-        local: None,
-        priority: 7,
-        len,
-        segment_size: (count > 1).then_some(size),
-    });
+    udp.push(&transmit(to, 7, len, (count > 1).then_some(size)));
 }
 
 fn receive_all(socket: &Plain, count: usize) -> Vec<Vec<u8>> {
@@ -114,13 +115,8 @@ fn eight_priorities_reach_the_wire_and_leave_the_ecn_bits_alone() {
             for priority in 0..8 {
                 let room = udp.room().unwrap();
                 room[..3000].fill(priority);
-                udp.push(&Transmit {
-                    to: to_address,
-                    local: None,
-                    priority,
-                    len: 3000,
-                    segment_size: (priority % 2 == 0).then_some(1000),
-                });
+                let segment_size = (priority % 2 == 0).then_some(1000);
+                udp.push(&transmit(to_address, priority, 3000, segment_size));
             }
             udp.flush(Instant::ZERO).unwrap();
             assert!(udp.is_idle());
@@ -233,13 +229,9 @@ fn an_answer_goes_out_from_the_address_that_was_asked() {
     let (from, local) = asked.unwrap();
     assert_eq!(local, Some("127.0.0.5".parse().unwrap()));
     server.room().unwrap()[0] = b'!';
-    server.push(&Transmit {
-        to: from,
-        local,
-        priority: 0,
-        len: 1,
-        segment_size: None,
-    });
+    let mut answer = Transmit::new(from, 1);
+    answer.local = local;
+    server.push(&answer);
     server.flush(Instant::ZERO).unwrap();
     let (_, answerer) = client.recv_from(&mut [0; 8]).unwrap();
     assert_eq!(answerer.to_string(), format!("127.0.0.5:{port}"));
@@ -251,13 +243,9 @@ fn a_source_address_that_is_gone_is_left_out() {
     let mut udp = bind("0.0.0.0:0", Os);
     udp.room().unwrap()[0] = 0;
     let gone = Some("192.0.2.77".parse().unwrap());
-    udp.push(&Transmit {
-        to: receiver.local_addr().unwrap(),
-        local: gone,
-        priority: 0,
-        len: 1,
-        segment_size: None,
-    });
+    let mut datagram = Transmit::new(receiver.local_addr().unwrap(), 1);
+    datagram.local = gone;
+    udp.push(&datagram);
     udp.flush(Instant::ZERO).unwrap();
     assert_numbered(&receive_all(&receiver, 1), 1, 1, 1);
     assert!(matches!(
@@ -721,13 +709,7 @@ fn whoever_marks_the_packets_the_mark_is_right() {
                 let priority = dice.roll(8) as u8;
                 for _ in 0..[1, 3, 200][dice.roll(3)] {
                     udp.room().unwrap()[0] = priority;
-                    udp.push(&Transmit {
-                        to,
-                        local: None,
-                        priority,
-                        len: 1,
-                        segment_size: None,
-                    });
+                    udp.push(&transmit(to, priority, 1, None));
                     sent.push(priority << 5);
                     if dice.roll(4) == 0 || udp.room().is_none() {
                         udp.flush(Instant::ZERO).unwrap();

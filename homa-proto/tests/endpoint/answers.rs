@@ -2,7 +2,7 @@
 //! and packets for RPCs that are not known.
 
 use homa_proto::wire::{ACK_LEN, ALL, Acks, Common, Repr};
-use homa_proto::{Drop, Event, RequestOptions, SendErrorKind};
+use homa_proto::{DropReason, Event, RequestOptions, SendErrorKind};
 
 use crate::hand::{Hand, MS, PEER_PORT, Sent, kinds, peer};
 use crate::link::{PORT, Random, bytes_of};
@@ -53,13 +53,13 @@ fn unknown_rpc() {
             }
 
             // Dropped, counted, unanswered.
-            assert_eq!(hand.grant(id, 100, 1), Err(Drop::UnknownRpc));
-            assert_eq!(hand.busy(id), Err(Drop::UnknownRpc));
-            assert_eq!(hand.unknown(id), Err(Drop::UnknownRpc));
+            assert_eq!(hand.grant(id, 100, 1), Err(DropReason::UnknownRpc));
+            assert_eq!(hand.busy(id), Err(DropReason::UnknownRpc));
+            assert_eq!(hand.unknown(id), Err(DropReason::UnknownRpc));
             if to_client {
-                assert_eq!(hand.data(id, 100, 100, 0..100), Err(Drop::UnknownRpc));
+                assert_eq!(hand.data(id, 100, 100, 0..100), Err(DropReason::UnknownRpc));
             }
-            assert_eq!(hand.put(&Repr::Freeze(common)), Err(Drop::Ignored));
+            assert_eq!(hand.put(&Repr::Freeze(common)), Err(DropReason::Ignored));
             let dropped = hand.node.stats().dropped_unknown_rpc;
             assert_eq!(dropped, if to_client { 4 } else { 3 });
 
@@ -334,7 +334,7 @@ fn unknown_to_a_client() {
         let (_, id, sent) = hand.request(len);
         let before: Vec<_> = sent.iter().filter_map(Sent::data).map(|(_, r)| r).collect();
         // Not asked: somebody makes trouble.
-        assert_eq!(hand.unknown(id), Err(Drop::Stale));
+        assert_eq!(hand.unknown(id), Err(DropReason::Stale));
         assert!(kinds(&hand.drain()).is_empty());
         let asked = hand.wait(30 * MS);
         assert!(asked.iter().any(|(_, s)| s.resend() == Some((0, ALL))));
@@ -353,7 +353,7 @@ fn unknown_to_an_answered_client() {
     let (_, id, _) = hand.request(100);
     hand.wait(30 * MS);
     hand.data(id, 5000, 5000, 0..PAYLOAD).unwrap();
-    assert_eq!(hand.unknown(id), Err(Drop::Stale));
+    assert_eq!(hand.unknown(id), Err(DropReason::Stale));
     assert!(kinds(&hand.drain()).is_empty());
     hand.data(id, 5000, 5000, PAYLOAD..2 * PAYLOAD).unwrap();
     hand.data(id, 5000, 5000, 2 * PAYLOAD..3 * PAYLOAD).unwrap();
@@ -390,7 +390,7 @@ fn unknown_to_a_server() {
         (SendErrorKind::NoSuchRpc, vec![7; 33])
     );
     // A late copy of it does not run again.
-    assert_eq!(hand.data(8, 10, 10, 0..10), Err(Drop::EndedRpc));
+    assert_eq!(hand.data(8, 10, 10, 0..10), Err(DropReason::EndedRpc));
 
     // Being answered.
     let rpc = hand.arrive(10, 10);
@@ -481,7 +481,7 @@ fn other_ports() {
                 Repr::RpcUnknown(common),
                 Repr::Busy(common),
             ] {
-                assert_eq!(hand.put(&repr), Err(Drop::Mismatch));
+                assert_eq!(hand.put(&repr), Err(DropReason::Mismatch));
             }
         }
     }

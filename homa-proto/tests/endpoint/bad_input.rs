@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use homa_proto::wire::{AckEntry, Acks, Common, DataHeader, MAX_MESSAGE, Malformed, Repr};
 use homa_proto::{
-    Drop, Event, Instant, Limits, PeerAddr, PortError, RequestOptions, SendErrorKind,
+    DropReason, Event, Instant, Limits, PeerAddr, PortError, RequestOptions, SendErrorKind,
 };
 
 use crate::hand::{Hand, MS, PEER_PORT, peer};
@@ -104,7 +104,7 @@ impl Frozen {
     }
 
     /// The packet is dropped for `why`, and that is all.
-    fn drops(&mut self, from: SocketAddr, packet: &[u8], why: Drop) {
+    fn drops(&mut self, from: SocketAddr, packet: &[u8], why: DropReason) {
         let before = *self.hand.node.stats();
         let result = self
             .hand
@@ -137,7 +137,7 @@ fn malformed_packets() {
     for busy in [false, true] {
         let mut frozen = Frozen::new(busy);
         let from = peer(1);
-        let mut drops = |packet: &[u8], why| frozen.drops(from, packet, Drop::Malformed(why));
+        let mut drops = |packet: &[u8], why| frozen.drops(from, packet, DropReason::Malformed(why));
         for id in [1000, 1001] {
             for packet in good(id) {
                 // Truncated by every number of bytes of what must be there.
@@ -218,13 +218,13 @@ fn unusable_sources_and_ports() {
                 "[::ffff:0.0.0.0]:7000",
                 "[::ffff:224.0.0.1]:7000",
             ] {
-                frozen.drops(from.parse().unwrap(), &packet, Drop::BadSource);
+                frozen.drops(from.parse().unwrap(), &packet, DropReason::BadSource);
             }
             let mut elsewhere = packet.clone();
             elsewhere[2..4].copy_from_slice(&(PORT + 9).to_be_bytes());
-            frozen.drops(peer(1), &elsewhere, Drop::PortNotOpen);
+            frozen.drops(peer(1), &elsewhere, DropReason::PortNotOpen);
         }
-        frozen.drops(peer(1), &good(1000)[6], Drop::Ignored);
+        frozen.drops(peer(1), &good(1000)[6], DropReason::Ignored);
     }
 }
 
@@ -262,7 +262,10 @@ fn the_length_does_not_change() {
     hand.out();
     for len in [1_000, 4_999, 5_001, 100_000] {
         let range = 0..1_000;
-        assert_eq!(hand.data(4, len, len, range), Err(Drop::LengthChanged));
+        assert_eq!(
+            hand.data(4, len, len, range),
+            Err(DropReason::LengthChanged)
+        );
     }
     assert!(hand.out().is_empty());
     // Delivered bytes never change: a different copy of what is here is not written.
@@ -276,7 +279,7 @@ fn the_length_does_not_change() {
             header,
             data: &[0xee; 1_000]
         }),
-        Err(Drop::Duplicate)
+        Err(DropReason::Duplicate)
     );
     for at in 1..5u32 {
         hand.data(4, 5_000, 5_000, at * 1_000..(at + 1) * 1_000)
@@ -298,7 +301,7 @@ fn every_other_byte() {
     for at in (1..len).step_by(2) {
         match hand.data(4, len, len, at..at + 1) {
             Ok(()) => {}
-            Err(Drop::TooManyGaps) => dropped += 1,
+            Err(DropReason::TooManyGaps) => dropped += 1,
             other => panic!("{other:?}"),
         }
     }
@@ -392,9 +395,9 @@ fn requests_that_are_refused() {
     );
     // Incoming ones are dropped and counted; nothing live is evicted.
     hand.drain();
-    assert_eq!(hand.data(4, 10, 10, 0..10), Err(Drop::RpcsFull));
+    assert_eq!(hand.data(4, 10, 10, 0..10), Err(DropReason::RpcsFull));
     hand.from = peer(3);
-    assert_eq!(hand.data(4, 10, 10, 0..10), Err(Drop::RpcsFull));
+    assert_eq!(hand.data(4, 10, 10, 0..10), Err(DropReason::RpcsFull));
     assert_eq!(hand.node.live_rpcs(), 4);
     let stats = *hand.node.stats();
     assert_eq!(stats.dropped_rpcs_full, 2);

@@ -2,8 +2,8 @@
 
 use homa_proto::wire::Repr;
 use homa_proto::{
-    Config, Drop, Endpoint, Event, FixedBuffer, FixedBuffers, FixedStorage, HeapBuffers, Instant,
-    Limits, RequestOptions, RpcError, Storage,
+    Config, DropReason, Endpoint, Event, FixedBuffer, FixedBuffers, FixedStorage, HeapBuffers,
+    Instant, Limits, RequestOptions, RpcError, Storage,
 };
 
 use crate::hand::{Hand, MS, Sent, kinds, peer};
@@ -27,7 +27,10 @@ fn waiters_are_served_in_rank_order() {
     // These wait: 3 packets each or so, of different lengths.
     for (n, len) in [60_000u32, 40_000, 90_000, 50_000].into_iter().enumerate() {
         hand.from = peer(2 + n as u8);
-        assert_eq!(hand.data(10, len, 10_000, 0..PAYLOAD), Err(Drop::NoBuffer));
+        assert_eq!(
+            hand.data(10, len, 10_000, 0..PAYLOAD),
+            Err(DropReason::NoBuffer)
+        );
     }
     assert_eq!(hand.node.stats().buffer_waits, 4);
     // No grant to them, no RESEND.
@@ -57,7 +60,7 @@ fn newcomers_do_not_starve_waiters() {
     hand.from = peer(2);
     assert_eq!(
         hand.data(4, 40_500, 10_000, 0..PAYLOAD),
-        Err(Drop::NoBuffer)
+        Err(DropReason::NoBuffer)
     );
     hand.out();
     // One buffer comes free and newcomers of a higher length arrive in the same moment.
@@ -66,7 +69,7 @@ fn newcomers_do_not_starve_waiters() {
     hand.from = peer(3);
     assert_eq!(
         hand.data(4, 40_600, 10_000, 0..PAYLOAD),
-        Err(Drop::NoBuffer)
+        Err(DropReason::NoBuffer)
     );
     let out = hand.out();
     let asked: Vec<_> = out
@@ -79,7 +82,7 @@ fn newcomers_do_not_starve_waiters() {
     hand.from = peer(4);
     assert_eq!(
         hand.data(4, 40_000, 10_000, 0..PAYLOAD),
-        Err(Drop::NoBuffer)
+        Err(DropReason::NoBuffer)
     );
     hand.from = peer(1);
     hand.unknown(4).unwrap();
@@ -111,10 +114,13 @@ fn recycling_serves_waiters() {
     assert!(message[..] == bytes_of(4, 16_000)[..]);
     hand.from = peer(2);
     // Two packets, none of which can be kept.
-    assert_eq!(hand.data(4, 2_000, 2_000, 0..PAYLOAD), Err(Drop::NoBuffer));
+    assert_eq!(
+        hand.data(4, 2_000, 2_000, 0..PAYLOAD),
+        Err(DropReason::NoBuffer)
+    );
     assert_eq!(
         hand.data(4, 2_000, 2_000, PAYLOAD..2_000),
-        Err(Drop::NoBuffer)
+        Err(DropReason::NoBuffer)
     );
     hand.out();
     hand.node.recycle(hand.now, message);
@@ -143,7 +149,10 @@ fn a_dropped_buffer_serves_waiters() {
     else {
         panic!()
     };
-    assert_eq!(hand.data(8, 2_000, 2_000, 0..PAYLOAD), Err(Drop::NoBuffer));
+    assert_eq!(
+        hand.data(8, 2_000, 2_000, 0..PAYLOAD),
+        Err(DropReason::NoBuffer)
+    );
     hand.out();
     drop((first, second));
     assert_eq!(
@@ -161,7 +170,7 @@ fn larger_than_the_whole_pool() {
     let mut hand = hand_with(100_000);
     assert_eq!(
         hand.data(4, 100_001, 10_000, 0..PAYLOAD),
-        Err(Drop::TooLongForBuffers)
+        Err(DropReason::TooLongForBuffers)
     );
     assert_eq!((hand.node.live_rpcs(), hand.node.total_incoming()), (0, 0));
     assert_eq!(hand.node.stats().dropped_too_long_for_buffers, 1);
@@ -169,7 +178,7 @@ fn larger_than_the_whole_pool() {
     let (rpc, id, _) = hand.request(10);
     assert_eq!(
         hand.data(id, 100_001, 10_000, 0..PAYLOAD),
-        Err(Drop::TooLongForBuffers)
+        Err(DropReason::TooLongForBuffers)
     );
     match hand.event() {
         Some(Event::Failed {
@@ -242,7 +251,14 @@ fn an_application_that_does_not_poll() {
     let mut hand = Hand::with(config(), limits);
     for n in 0..1000u64 {
         let result = hand.data(4 + 2 * n, 10, 10, 0..10);
-        assert_eq!(result, if n < 16 { Ok(()) } else { Err(Drop::RpcsFull) });
+        assert_eq!(
+            result,
+            if n < 16 {
+                Ok(())
+            } else {
+                Err(DropReason::RpcsFull)
+            }
+        );
         hand.out();
     }
     assert_eq!(hand.node.live_rpcs(), 16);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use homa_proto::wire::Repr;
-use homa_proto::{Config, Drop, Event, Limits, RequestOptions};
+use homa_proto::{Config, DropReason, Event, Limits, RequestOptions};
 
 use crate::hand::{Hand, MS, Sent, kinds, peer};
 use crate::link::{Random, bytes_of, config, limits};
@@ -677,8 +677,8 @@ fn grants_release_bytes_to_the_byte() {
 fn absurd_grants() {
     let mut hand = Hand::new();
     let (_, id, _) = hand.request(100_000);
-    assert_eq!(hand.grant(id, 0, 1), Err(Drop::Stale));
-    assert_eq!(hand.grant(id, 25_000, 1), Err(Drop::Stale));
+    assert_eq!(hand.grant(id, 0, 1), Err(DropReason::Stale));
+    assert_eq!(hand.grant(id, 25_000, 1), Err(DropReason::Stale));
     assert!(hand.out().is_empty());
     hand.grant(id, u32::MAX, 1).unwrap();
     let out = hand.drain();
@@ -686,7 +686,7 @@ fn absurd_grants() {
         out.iter().filter_map(Sent::data).map(|(_, r)| r.end).max(),
         Some(100_000)
     );
-    assert_eq!(hand.grant(id, u32::MAX, 1), Err(Drop::Stale));
+    assert_eq!(hand.grant(id, u32::MAX, 1), Err(DropReason::Stale));
     assert!(hand.out().is_empty());
 }
 

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use homa_proto::wire::{Acks, Common, DataHeader, Repr};
 use homa_proto::{
-    Config, Drop, Event, HeapBuffer, Instant, Limits, RequestOptions, RpcId, TimeoutReason,
+    Config, DropReason, Event, HeapBuffer, Instant, Limits, RequestOptions, RpcId, TimeoutReason,
 };
 
 use crate::link::{Node, PORT, assert_well_formed, bytes_of, config, limits, node};
@@ -113,7 +113,7 @@ impl Hand {
     }
 
     /// Hands a packet in.
-    pub(crate) fn put(&mut self, repr: &Repr<'_>) -> Result<(), Drop> {
+    pub(crate) fn put(&mut self, repr: &Repr<'_>) -> Result<(), DropReason> {
         let mut bytes = [0; 1500];
         let len = repr.emit(&mut bytes).unwrap();
         let result = self
@@ -130,7 +130,7 @@ impl Hand {
         len: u32,
         incoming: u32,
         range: std::ops::Range<u32>,
-    ) -> Result<(), Drop> {
+    ) -> Result<(), DropReason> {
         self.data_with(id, len, incoming, range, |_| {})
     }
 
@@ -141,7 +141,7 @@ impl Hand {
         incoming: u32,
         range: std::ops::Range<u32>,
         change: impl FnOnce(&mut DataHeader),
-    ) -> Result<(), Drop> {
+    ) -> Result<(), DropReason> {
         if (self.message.0, self.message.1.len()) != (id & !1, len as usize) {
             self.message = (id & !1, bytes_of(id & !1, len as usize));
         }
@@ -165,7 +165,7 @@ impl Hand {
         result
     }
 
-    pub(crate) fn grant(&mut self, id: u64, offset: u32, priority: u8) -> Result<(), Drop> {
+    pub(crate) fn grant(&mut self, id: u64, offset: u32, priority: u8) -> Result<(), DropReason> {
         let common = self.common(id);
         self.put(&Repr::Grant {
             common,
@@ -181,7 +181,7 @@ impl Hand {
         offset: u32,
         len: u32,
         priority: u8,
-    ) -> Result<(), Drop> {
+    ) -> Result<(), DropReason> {
         let common = self.common(id);
         self.put(&Repr::Resend {
             common,
@@ -191,22 +191,22 @@ impl Hand {
         })
     }
 
-    pub(crate) fn busy(&mut self, id: u64) -> Result<(), Drop> {
+    pub(crate) fn busy(&mut self, id: u64) -> Result<(), DropReason> {
         let common = self.common(id);
         self.put(&Repr::Busy(common))
     }
 
-    pub(crate) fn unknown(&mut self, id: u64) -> Result<(), Drop> {
+    pub(crate) fn unknown(&mut self, id: u64) -> Result<(), DropReason> {
         let common = self.common(id);
         self.put(&Repr::RpcUnknown(common))
     }
 
-    pub(crate) fn need_ack(&mut self, id: u64) -> Result<(), Drop> {
+    pub(crate) fn need_ack(&mut self, id: u64) -> Result<(), DropReason> {
         let common = self.common(id);
         self.put(&Repr::NeedAck(common))
     }
 
-    pub(crate) fn ack(&mut self, id: u64) -> Result<(), Drop> {
+    pub(crate) fn ack(&mut self, id: u64) -> Result<(), DropReason> {
         let common = self.common(id);
         self.put(&Repr::Ack {
             common,

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 
 use homa_proto::{
-    Config, Drop, Endpoint, Event, HeapBuffers, Instant, Limits, PeerAddr, RequestOptions,
+    Config, DropReason, Endpoint, Event, HeapBuffers, Instant, Limits, PeerAddr, RequestOptions,
     RpcError, RpcId, SendError, Storage, TimeoutReason,
     wire::{MAX_MESSAGE, Repr},
 };
@@ -136,7 +136,7 @@ pub(crate) struct Net {
     /// Check all books after a step: every one, or at random one in `check_every`.
     pub(crate) checked: bool,
     pub(crate) check_every: u64,
-    pub(crate) drops: HashMap<Drop, u64>,
+    pub(crate) drops: HashMap<DropReason, u64>,
     idle_polls: u32,
     checks: Random,
 }
@@ -276,6 +276,7 @@ impl Net {
                     from,
                     message,
                     port,
+                    ..
                 } => {
                     assert_eq!(port, PORT);
                     let bytes = message.to_vec();

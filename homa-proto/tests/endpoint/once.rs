@@ -2,7 +2,8 @@
 
 use homa_proto::wire::{AckEntry, Repr};
 use homa_proto::{
-    Config, Drop, Event, Instant, Limits, RequestOptions, RpcError, RpcId, SendErrorKind,
+    Cancelled, Config, DropReason, Event, Instant, Limits, RequestOptions, RpcError, RpcId,
+    SendErrorKind,
 };
 
 use crate::hand::{Hand, MS, Sent, kinds, peer};
@@ -16,7 +17,7 @@ fn copies_of_a_request() {
     for packets in [1u32, 3] {
         let len = packets * PAYLOAD - 10;
         let mut hand = Hand::new();
-        let copy = |hand: &mut Hand| -> Vec<Drop> {
+        let copy = |hand: &mut Hand| -> Vec<DropReason> {
             (0..packets)
                 .filter_map(|at| {
                     let range = at * PAYLOAD..len.min((at + 1) * PAYLOAD);
@@ -28,21 +29,21 @@ fn copies_of_a_request() {
         let Some(Event::Request { rpc, .. }) = hand.event() else {
             panic!()
         };
-        let every = |hand: &mut Hand, why: Drop| {
+        let every = |hand: &mut Hand, why: DropReason| {
             let drops = copy(hand);
             assert_eq!(drops, vec![why; packets as usize]);
             assert!(hand.event().is_none());
         };
-        every(&mut hand, Drop::Duplicate);
+        every(&mut hand, DropReason::Duplicate);
         hand.respond(rpc, 100);
-        every(&mut hand, Drop::Duplicate);
+        every(&mut hand, DropReason::Duplicate);
         hand.ack(4).unwrap();
         let Some(Event::Released { .. }) = hand.event() else {
             panic!()
         };
         // Acknowledged and forgotten, and remembered as ended for the window.
         for _ in 0..20 {
-            every(&mut hand, Drop::EndedRpc);
+            every(&mut hand, DropReason::EndedRpc);
             hand.wait(100 * MS);
         }
         assert_eq!(hand.node.stats().requests_received, 1);
@@ -79,11 +80,12 @@ fn copies_after_every_end() {
             hand.unknown(4).unwrap();
         }),
         ("cancelled in service", |hand, rpc| {
-            assert_eq!(hand.node.cancel(hand.now, rpc), Some(None));
+            assert_eq!(hand.node.cancel(hand.now, rpc), Some(Cancelled::Unanswered));
         }),
         ("cancelled while answered", |hand, rpc| {
             hand.respond(rpc, 10);
-            assert!(matches!(hand.node.cancel(hand.now, rpc), Some(Some(_))));
+            let cancelled = hand.node.cancel(hand.now, rpc);
+            assert!(matches!(cancelled, Some(Cancelled::Response(_))));
         }),
     ];
     for (name, end) in ends {
@@ -93,7 +95,7 @@ fn copies_after_every_end() {
         while hand.event().is_some() {}
         assert_eq!(
             hand.data(4, 100, 100, 0..100),
-            Err(Drop::EndedRpc),
+            Err(DropReason::EndedRpc),
             "{name}"
         );
         assert!(hand.event().is_none(), "{name}");
@@ -136,7 +138,7 @@ fn the_window_of_ended_requests() {
             // The last 64 are remembered exactly, whatever the time.
             for back in 0..64.min(n) {
                 let id = 2 + 2 * (n - back);
-                assert_eq!(hand.data(id, 10, 10, 0..10), Err(Drop::EndedRpc));
+                assert_eq!(hand.data(id, 10, 10, 0..10), Err(DropReason::EndedRpc));
             }
         }
         let shrunk = hand.node.stats().ended_window_shrunk;
@@ -217,12 +219,10 @@ fn cancel_in_every_state() {
         if state > 3 {
             assert!(kinds(&hand.out()).contains(&"GRANT"));
         }
-        let message = hand
-            .node
-            .cancel(hand.now, rpc)
-            .expect("it lives")
-            .expect("a message");
-        assert!(message == bytes_of(0, 100_000));
+        match hand.node.cancel(hand.now, rpc).expect("it lives") {
+            Cancelled::Request(message) => assert!(message == bytes_of(0, 100_000)),
+            other => panic!("{other:?}"),
+        }
         hand.node.check_invariants().unwrap();
         assert!(hand.node.cancel(hand.now, rpc).is_none());
         assert_eq!((hand.node.live_rpcs(), hand.node.total_incoming()), (0, 0));
@@ -233,7 +233,7 @@ fn cancel_in_every_state() {
         if id != 0 {
             assert_eq!(
                 hand.data(id, 100_000, 20_000, 0..PAYLOAD),
-                Err(Drop::UnknownRpc)
+                Err(DropReason::UnknownRpc)
             );
             hand.need_ack(id).unwrap();
             assert_eq!(kinds(&hand.out()), ["ACK"]);
@@ -249,7 +249,10 @@ fn cancel_in_every_state() {
         } else {
             hand.data(id, 10, 10, 0..10).unwrap();
         }
-        assert_eq!(hand.node.cancel(hand.now, rpc).unwrap().unwrap().len(), 10);
+        match hand.node.cancel(hand.now, rpc) {
+            Some(Cancelled::Request(message)) => assert_eq!(message.len(), 10),
+            other => panic!("{other:?}"),
+        }
         assert!(hand.event().is_none());
         assert_eq!(
             (hand.node.live_rpcs(), hand.node.buffers().bytes_out()),
@@ -261,7 +264,10 @@ fn cancel_in_every_state() {
     let rpc = hand.arrive(4, 10);
     hand.respond(rpc, 10);
     hand.ack(4).unwrap();
-    assert_eq!(hand.node.cancel(hand.now, rpc).unwrap().unwrap().len(), 10);
+    match hand.node.cancel(hand.now, rpc) {
+        Some(Cancelled::Response(message)) => assert_eq!(message.len(), 10),
+        other => panic!("{other:?}"),
+    }
     assert!(hand.event().is_none());
     assert_eq!(hand.node.live_rpcs(), 0);
     // A handle of an ended RPC never names the next in its slot.

@@ -1,6 +1,6 @@
 //! Requests wait while too much is on its way to a server that has not been heard of.
 
-use homa_proto::{Config, Limits};
+use homa_proto::{Cancelled, Config, Limits};
 
 use crate::link::{Net, Seen, bytes_of, config, node};
 
@@ -62,7 +62,8 @@ fn parked_requests_end_like_others() {
     }
     let now = net.now;
     for id in ids.iter().skip(1).step_by(2) {
-        assert!(matches!(net.nodes[0].cancel(now, *id), Some(Some(_))));
+        let cancelled = net.nodes[0].cancel(now, *id);
+        assert!(matches!(cancelled, Some(Cancelled::Request(_))));
         net.check(0);
     }
     let seen = net.echo_until_quiet(60_000_000_000);

@@ -3,14 +3,14 @@
 use std::net::SocketAddr;
 
 use homa_proto::wire::Repr;
-use homa_proto::{Drop, Event, Limits, RequestOptions, SendErrorKind};
+use homa_proto::{DropReason, Event, Limits, RequestOptions, SendErrorKind};
 
 use crate::hand::{Hand, MS, Sent, peer};
 use crate::link::{config, limits};
 
 const HEARD: [u32; 8] = [0, 0, 0, 0, 0, 0, u32::MAX >> 1, 50];
 
-fn tell_cutoffs(hand: &mut Hand, version: u16, cutoffs: [u32; 8]) -> Result<(), Drop> {
+fn tell_cutoffs(hand: &mut Hand, version: u16, cutoffs: [u32; 8]) -> Result<(), DropReason> {
     let common = hand.common(2);
     hand.put(&Repr::Cutoffs {
         common,
@@ -80,7 +80,7 @@ fn live_peers_stay() {
     hand.data(4, 5_000, 5_000, 0..100).unwrap();
     for n in 10..200 {
         hand.from = peer(n);
-        assert_eq!(hand.data(4, 10, 10, 0..10), Err(Drop::PeersFull));
+        assert_eq!(hand.data(4, 10, 10, 0..10), Err(DropReason::PeersFull));
         let error = hand
             .node
             .send_request(hand.now, peer(n).into(), vec![1], RequestOptions::default())

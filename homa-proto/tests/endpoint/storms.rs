@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use homa_proto::wire::{ALL, Repr};
-use homa_proto::{Config, Drop, Instant, Limits};
+use homa_proto::{Config, DropReason, Instant, Limits};
 
 use crate::hand::{Hand, MS, kinds, peer};
 use crate::link::{Faults, Net, PORT, Seen, bytes_of, config, limits, node};
@@ -120,7 +120,7 @@ fn replies_to_unknown_sources() {
         bytes_in += len;
         match hand.node.handle_packet(hand.now, from, None, &bytes[..len]) {
             Ok(()) => {}
-            Err(why) => assert_eq!(why, Drop::RateLimited),
+            Err(why) => assert_eq!(why, DropReason::RateLimited),
         }
         if n % 10 == 0 {
             hand.now = hand.now.after(500);
