@@ -178,7 +178,7 @@ pub(super) fn loss(args: &LossArgs) -> Result<ExitCode, String> {
         }
     }
     let mut without_loss = Vec::new();
-    for (workload, load) in [("100", 0.02), ("w4", 0.8)] {
+    for (workload, load) in [("100", 0.1), ("w4", 0.8)] {
         for pauses in [false, true] {
             without_loss.push(needless(args, workload, load, pauses, &mut watch)?);
             bar.inc(1);
