@@ -152,22 +152,6 @@ pub(super) fn retransmits(stream: &TcpStream) -> io::Result<u64> {
     Ok(info.tcpi_total_retrans.into())
 }
 
-/// Lets a connection take no more than `bytes` that it cannot send yet: a write of a long message
-/// then does not hold up the thread for as long as it takes to copy all of it.
-pub(super) fn limit_unsent(stream: &TcpStream, bytes: libc::c_int) -> io::Result<()> {
-    // SAFETY: the descriptor is open as long as `stream` lives; pointer and length are those of a
-    // live c_int.
-    check(unsafe {
-        libc::setsockopt(
-            stream.as_raw_fd(),
-            libc::IPPROTO_TCP,
-            libc::TCP_NOTSENT_LOWAT,
-            (&raw const bytes).cast(),
-            size_of_val(&bytes) as libc::socklen_t,
-        )
-    })
-}
-
 /// `struct ethtool_value` of linux/ethtool.h.
 #[repr(C)]
 struct EthtoolValue {

@@ -16,8 +16,9 @@ use super::node::{Counters, News, Node, Place};
 use super::sys;
 use crate::tcp::{Framed, Received};
 
-/// Bytes that a connection takes ahead of what it can send (TCP_NOTSENT_LOWAT).
-const UNSENT: i32 = 128 * 1024;
+/// Bytes that a connection takes ahead of what it can send (TCP_NOTSENT_LOWAT): a write of a long
+/// message then does not hold up the thread for as long as it takes to copy all of it.
+const UNSENT: u32 = 128 * 1024;
 const LISTENER: Token = Token(usize::MAX);
 
 #[derive(Debug)]
@@ -74,7 +75,7 @@ impl TcpNode {
 
     fn add(&mut self, stream: TcpStream) -> Result<usize> {
         let index = self.connections.len();
-        sys::limit_unsent(&stream, UNSENT)?;
+        SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT)?;
         let framed = Framed::new(stream)?;
         self.poll.registry().register(
             &mut SourceFd(&framed.stream().as_raw_fd()),
