@@ -61,6 +61,24 @@ impl Axis {
         }
     }
 
+    /// Marked values, and those between them that get a faint line.
+    fn grid(&self) -> (Vec<(f64, String)>, Vec<f64>) {
+        if self.log {
+            let ticks = self.decade_ticks();
+            let between = ticks
+                .iter()
+                .flat_map(|tick| (2..10).map(move |step| tick.0 * f64::from(step)))
+                .filter(|value| *value < self.high)
+                .collect();
+            return (ticks, between);
+        }
+        let step = (self.high - self.low) / 6.0;
+        let at = |n: f64| self.low + step * n;
+        let ticks = (0..=6).map(|n| (at(f64::from(n)), format!("{:.0}", at(f64::from(n)))));
+        let between = (0..6).map(|n| at(f64::from(n) + 0.5)).collect();
+        (ticks.collect(), between)
+    }
+
     fn decade_ticks(&self) -> Vec<(f64, String)> {
         let (first, last) = (
             self.low.log10().round() as i32,
@@ -138,7 +156,15 @@ impl Plot<'_> {
                 escape(label)
             )?;
         }
-        for (value, label) in self.y.decade_ticks() {
+        let (marked, between) = self.y.grid();
+        for value in between {
+            let at = y(value);
+            writeln!(
+                out,
+                r##"<line x1="{LEFT}" y1="{at:.1}" x2="{right}" y2="{at:.1}" stroke="#eeeeee"/>"##
+            )?;
+        }
+        for (value, label) in marked {
             let at = y(value);
             writeln!(
                 out,
@@ -147,16 +173,6 @@ impl Plot<'_> {
                 LEFT - 8.0,
                 at + 4.0
             )?;
-            for step in 2..10 {
-                let value = value * f64::from(step);
-                if value < self.y.high {
-                    let at = y(value);
-                    writeln!(
-                        out,
-                        r##"<line x1="{LEFT}" y1="{at:.1}" x2="{right}" y2="{at:.1}" stroke="#eeeeee"/>"##
-                    )?;
-                }
-            }
         }
         writeln!(
             out,
@@ -289,6 +305,41 @@ pub fn times(reports: &[Report]) -> String {
         &lines,
         &setting(reports),
     )
+}
+
+/// The highest load that is sustained, by overcommitment.
+#[must_use]
+pub fn sustained(points: &[(u8, f64)], note: &str) -> String {
+    let last = points.iter().map(|point| point.0).max().unwrap_or(8).max(2);
+    Plot {
+        title: "Highest load that is sustained",
+        x_name: "overcommitment: messages granted at once",
+        y_name: "load, per cent of the host links",
+        x_ticks: (1..=last)
+            .map(|count| (f64::from(count), count.to_string()))
+            .collect(),
+        x: Axis {
+            low: 0.5,
+            high: f64::from(last) + 0.5,
+            log: false,
+        },
+        y: Axis {
+            low: 40.0,
+            high: 100.0,
+            log: false,
+        },
+        curves: vec![Curve {
+            name: "Homa".into(),
+            colour: COLOURS[0],
+            dash: "",
+            points: points
+                .iter()
+                .map(|&(count, load)| (f64::from(count), load * 100.0))
+                .collect(),
+        }],
+        note,
+    }
+    .draw()
 }
 
 /// A published curve.
