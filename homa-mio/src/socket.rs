@@ -76,6 +76,8 @@ impl From<io::Error> for CallError {
 
 /// Batches of the send queue handed over before the socket is read again.
 const FLUSHES_PER_TURN: usize = 4;
+/// Batches lent by the core before the queue is looked at again: as many as the queue holds.
+const LENT_PER_FLUSH: usize = 2;
 /// Events handed out before the socket is served again.
 const EVENTS_PER_TURN: usize = 64;
 /// How late a thread is that sleeps, or spins, until it has been measured.
@@ -560,11 +562,10 @@ impl<S: Sys> Socket<S> {
                     return Ok(());
                 }
             }
-            self.unsent = self.gather(now);
-            if self.udp.is_idle() {
-                return Ok(());
+            self.unsent = self.gather(now)?;
+            if !self.udp.is_idle() {
+                self.udp.flush(now)?;
             }
-            self.udp.flush(now)?;
             if !self.unsent {
                 return Ok(());
             }
@@ -572,15 +573,29 @@ impl<S: Sys> Socket<S> {
         Ok(())
     }
 
-    /// Fills the send queue. Returns whether the core may have more.
-    fn gather(&mut self, now: Instant) -> bool {
-        while let Some(room) = self.udp.room() {
-            match self.endpoint.poll_transmit(now, room) {
-                Some(transmit) => self.udp.push(&transmit),
-                None => return false,
+    /// Fills the send queue, or sends what is lent. Returns whether the core may have more.
+    fn gather(&mut self, now: Instant) -> io::Result<bool> {
+        let (lends, mut lent) = (self.udp.lends(), 0);
+        while lent < LENT_PER_FLUSH
+            && let Some(room) = self.udp.room()
+        {
+            if !lends {
+                match self.endpoint.poll_transmit(now, room) {
+                    Some(transmit) => self.udp.push(&transmit),
+                    None => return Ok(false),
+                }
+                continue;
+            }
+            match self.endpoint.poll_transmit_gather(now, room) {
+                Some(gather) if gather.payload.is_empty() => self.udp.push(&gather.transmit),
+                Some(gather) => {
+                    lent += 1;
+                    self.udp.send_lent(now, &gather)?;
+                }
+                None => return Ok(false),
             }
         }
-        true
+        Ok(true)
     }
 
     fn tell_backlog(&mut self, latency_ns: u64) {

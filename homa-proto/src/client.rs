@@ -12,13 +12,23 @@ use crate::time::Instant;
 use crate::wire::AckEntry;
 
 impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
-    /// The first packet of the response: the server has the whole request, sending it stops.
-    pub(crate) fn begin_response(&mut self, now: Instant, idx: u32) {
+    /// The first packet of the response: the server has the whole request, sending it stops. `is_new`: it was not sent
+    /// before.
+    pub(crate) fn begin_response(&mut self, now: Instant, idx: u32, is_new: bool) {
         let rpc = &mut self.rpcs[idx];
+        if rpc.tries > 0 {
+            // Unless the server said that it knew of no request, it would have answered anyway.
+            self.peers[rpc.peer].learn_patience(is_new && rpc.was_asked);
+        }
+        let peer = &mut self.peers[rpc.peer];
+        if rpc.begun_at > peer.answered {
+            (peer.answered, peer.answered_at) = (rpc.begun_at, now);
+        }
         // The time of a response counts only if nobody had to ask.
         if rpc.tries == 0 && !rpc.was_probed && rpc.out.sent == rpc.out.len && rpc.heard <= now {
             let service = now.nanos_since(rpc.heard);
             self.peers[rpc.peer].service.sample(service);
+            self.peers[rpc.peer].note_calm();
         }
         self.stop_sending(now, idx);
         let rpc = &mut self.rpcs[idx];

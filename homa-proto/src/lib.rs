@@ -155,9 +155,10 @@ pub use buffer::{BufferSource, FixedBuffer, FixedBuffers};
 #[cfg(feature = "alloc")]
 pub use buffer::{HeapBuffer, HeapBuffers};
 pub use config::{Carrier, Config};
-pub use endpoint::{Cancelled, Endpoint, Event, RequestOptions, RpcId, TimeoutReason, Transmit};
+pub use endpoint::{
+    Cancelled, Endpoint, Event, Gather, RequestOptions, RpcId, TimeoutReason, Transmit,
+};
 pub use error::{ConfigError, DropReason, PortError, RpcError, SendError, SendErrorKind};
 pub use stats::Stats;
 pub use storage::{FixedStorage, Limits, Storage};
 pub use time::Instant;
-pub use transmit::Lent;

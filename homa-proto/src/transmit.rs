@@ -3,7 +3,7 @@
 use core::net::{IpAddr, SocketAddr};
 
 use crate::buffer::BufferSource;
-use crate::endpoint::{Endpoint, MAX_DATAGRAM, Transmit};
+use crate::endpoint::{Endpoint, Gather, MAX_DATAGRAM, Transmit};
 use crate::incoming::Range;
 use crate::outgoing::Piece;
 use crate::peer::{self, Probe};
@@ -20,6 +20,8 @@ const MAX_REPLIES: usize = 64;
 const REPLY_SPACING_NS: u64 = 5_000;
 /// A probe of the round trip that has found no answer for so long is given up.
 const PROBE_LIFE_NS: u64 = 1_000_000_000;
+/// Fewer bytes are copied rather than lent: a copy costs less than a list of pieces.
+const MIN_LENT: u32 = 4096;
 
 /// What a packet of an unknown RPC is answered with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -99,41 +101,28 @@ impl Replies {
     }
 }
 
-/// Packets to send whose data may lie in the message still: what
-/// [`Endpoint::poll_transmit_lent`] returns.
-#[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
-pub struct Lent<'a> {
-    /// Where the packets go, and their lengths, data included.
-    pub transmit: Transmit,
-    /// Empty: the buffer holds the packets, as with [`Endpoint::poll_transmit`]. Otherwise the
-    /// buffer holds the headers only, [`Lent::HEADER_LEN`] bytes for each packet, one after the
-    /// other, and this is the data of all packets: each takes what its length leaves.
-    pub payload: &'a [u8],
+/// How packets are written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Form {
+    /// Header and payload.
+    Whole,
+    /// The headers only, where the payload is long enough to be lent.
+    Lent,
 }
 
-impl Lent<'_> {
-    /// Bytes of each header in the buffer when data is lent.
-    pub const HEADER_LEN: usize = DATA_LEN;
-
-    /// The packets as headers, which lie in `buffer`, and data. None when nothing is lent.
-    pub fn packets<'b>(&'b self, buffer: &'b [u8]) -> impl Iterator<Item = (&'b [u8], &'b [u8])> {
-        let size = self.transmit.segment_size.unwrap_or(self.transmit.len);
-        let data = size.saturating_sub(DATA_LEN).max(1);
-        buffer.chunks_exact(DATA_LEN).zip(self.payload.chunks(data))
-    }
-}
-
-/// The next packets, and which bytes of which message they miss.
-struct Batch {
+/// What has been written.
+struct Written {
     transmit: Transmit,
+    /// The part of the message whose headers only have been written.
     lent: Option<(u32, Range)>,
 }
 
-impl Batch {
-    fn copied(transmit: Transmit) -> Self {
-        let lent = None;
-        Self { transmit, lent }
+impl From<Transmit> for Written {
+    fn from(transmit: Transmit) -> Self {
+        Self {
+            transmit,
+            lent: None,
+        }
     }
 }
 
@@ -148,35 +137,35 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     ///
     /// [`Config::max_batch`]: crate::Config::max_batch
     pub fn poll_transmit(&mut self, now: Instant, buffer: &mut [u8]) -> Option<Transmit> {
-        Some(self.next_batch(now, buffer, None)?.transmit)
+        self.next_packets(now, buffer, Form::Whole)
+            .map(|written| written.transmit)
     }
 
-    /// Like [`poll_transmit`](Self::poll_transmit), but does not copy the data of long messages:
-    /// it is lent, to be gathered by the system. Either form may be called at any time.
+    /// Like [`poll_transmit`](Self::poll_transmit), for carriers that collect a datagram from
+    /// several places: of long messages only the headers are written to `buffer`, and the payload
+    /// is lent from the message itself, which saves a copy.
     ///
-    /// `least`: messages that may send fewer bytes than this now are copied; about where a
-    /// list of parts becomes cheaper than the copy.
-    pub fn poll_transmit_lent(
-        &mut self,
-        now: Instant,
-        buffer: &mut [u8],
-        least: usize,
-    ) -> Option<Lent<'_>> {
-        let Batch { transmit, lent } = self.next_batch(now, buffer, Some(least))?;
+    /// The same packets go in the same order whichever of the two is called, and both may be
+    /// called in turns. The loan ends with the next call of this endpoint. `None` for a batch too
+    /// when a message got shorter while it was sent, which is its owner's mistake.
+    pub fn poll_transmit_gather(&mut self, now: Instant, buffer: &mut [u8]) -> Option<Gather<'_>> {
+        let Written { transmit, lent } = self.next_packets(now, buffer, Form::Lent)?;
         let payload = match lent {
-            // Packets of a message that has just become shorter are as good as lost.
-            Some((idx, range)) => self.payload(idx, range)?,
             None => &[],
+            Some((idx, range)) => self.bytes_of(idx, range)?,
         };
-        Some(Lent { transmit, payload })
+        Some(Gather { transmit, payload })
     }
 
-    fn next_batch(
-        &mut self,
-        now: Instant,
-        buffer: &mut [u8],
-        lend_from: Option<usize>,
-    ) -> Option<Batch> {
+    /// Bytes of an outgoing message.
+    fn bytes_of(&self, idx: u32, range: Range) -> Option<&[u8]> {
+        let message = self.rpcs[idx].out.message.as_ref()?;
+        message
+            .as_ref()
+            .get(range.start as usize..range.end as usize)
+    }
+
+    fn next_packets(&mut self, now: Instant, buffer: &mut [u8], form: Form) -> Option<Written> {
         let now = self.advance(now);
         if buffer.len() < usize::from(self.config.mtu) {
             return None;
@@ -198,10 +187,10 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         let sent = self
             .write_control(now, buffer)
             .or_else(|| self.write_short(now, buffer))
-            .map(Batch::copied)
-            .or_else(|| self.write_data(now, buffer, lend_from));
+            .map(Written::from)
+            .or_else(|| self.write_data(now, buffer, form));
         match &sent {
-            Some(Batch { transmit, .. }) => {
+            Some(Written { transmit, .. }) => {
                 let packets = match transmit.segment_size {
                     Some(size) => transmit.len.div_ceil(size.max(1)),
                     None => 1,
@@ -456,41 +445,32 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         }
     }
 
-    /// The bytes of an outgoing message; `None` if the caller has made it shorter meanwhile.
-    fn payload(&self, idx: u32, range: Range) -> Option<&[u8]> {
-        let message = self.rpcs[idx].out.message.as_ref()?.as_ref();
-        message.get(range.start as usize..range.end as usize)
-    }
-
-    /// Writes one DATA packet with the bytes of `range` to the front of `buffer`.
+    /// Writes one DATA packet with the bytes of `range`, or its header, to the front of `buffer`;
+    /// tells how much that was.
     fn write_packet(
         &mut self,
         idx: u32,
         range: Range,
         retransmit: bool,
+        form: Form,
         buffer: &mut [u8],
     ) -> Option<usize> {
-        let len = DATA_LEN.saturating_add(range.len() as usize);
-        let (header, body) = buffer.get_mut(..len)?.split_at_mut_checked(DATA_LEN)?;
-        self.write_header(idx, range, retransmit, header)?;
-        // A message that gets shorter while it is sent is the caller's mistake: zeros go out.
-        match self.payload(idx, range) {
-            Some(data) => body.copy_from_slice(data),
-            None => body.fill(0),
-        }
-        Some(len)
-    }
-
-    /// Writes the header of the DATA packet with the bytes of `range`.
-    fn write_header(
-        &mut self,
-        idx: u32,
-        range: Range,
-        retransmit: bool,
-        buffer: &mut [u8],
-    ) -> Option<()> {
+        let len = match form {
+            Form::Whole => DATA_LEN.saturating_add(range.len() as usize),
+            Form::Lent => DATA_LEN,
+        };
+        let place = buffer.get_mut(..len)?;
         let header = self.data_header(idx, range.start, retransmit);
-        header.emit(buffer)?;
+        header.emit(place)?;
+        // A message that gets shorter while it is sent is the caller's mistake: zeros go out.
+        if form == Form::Whole
+            && let Some(body) = place.get_mut(DATA_LEN..)
+        {
+            match self.bytes_of(idx, range) {
+                Some(data) => body.copy_from_slice(data),
+                None => body.fill(0),
+            }
+        }
         count(&mut self.stats.data_sent);
         if retransmit {
             count(&mut self.stats.retransmits_sent);
@@ -501,7 +481,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             let bytes = u64::from(range.len());
             self.stats.message_bytes_sent = self.stats.message_bytes_sent.wrapping_add(bytes);
         }
-        Some(())
+        Some(len)
     }
 
     /// Messages of one short packet, which do not wait for the pacer: as many as go to one peer
@@ -528,7 +508,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
                 end: message_len,
             };
             let place = buffer.get_mut(len..)?;
-            self.write_packet(idx, range, false, place)?;
+            self.write_packet(idx, range, false, Form::Whole, place)?;
             self.rpcs.unlink(&mut self.queue.short, dim::QUEUE, idx);
             self.rpcs[idx].out.sent = message_len;
             self.all_sent(now, idx);
@@ -560,12 +540,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     }
 
     /// The message that goes next sends as much as the pacer allows in one batch.
-    fn write_data(
-        &mut self,
-        now: Instant,
-        buffer: &mut [u8],
-        lend_from: Option<usize>,
-    ) -> Option<Batch> {
+    fn write_data(&mut self, now: Instant, buffer: &mut [u8], form: Form) -> Option<Written> {
         if self.queue.is_empty() || !self.pacer.is_ready(now) {
             return None;
         }
@@ -582,37 +557,32 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         let idx = pick.idx;
         let p = self.rpcs[idx].peer;
         let priority = self.piece_priority(idx, first);
-        let max_payload = self.config.max_payload(self.peers[p].addr.is_ipv6());
+        let form = if first.retransmit || first.range.len() < MIN_LENT {
+            Form::Whole
+        } else {
+            form
+        };
+        let payload = self.config.max_payload(self.peers[p].addr.is_ipv6());
         let allowance = self.pacer.allowance(now);
         let overhead = self.header_bytes(self.peers[p].addr);
-        // What goes again may come from several places, and a message that has become shorter has
-        // nothing to lend.
-        let lends = lend_from.is_some_and(|least| first.range.len() as usize >= least)
-            && !first.retransmit
-            && self.payload(idx, first.range).is_some();
-        let room = if lends {
-            MAX_DATAGRAM
-        } else {
-            MAX_DATAGRAM.min(buffer.len())
-        };
-        let (mut len, mut written, mut wire) = (0usize, 0usize, 0u64);
-        let (mut segment, mut packets) = (0usize, 0usize);
-        let mut covered = first.range;
+        let (mut len, mut segment, mut packets, mut wire) = (0usize, 0usize, 0usize, 0u64);
+        // Of `buffer`, how much is in use; of the message, up to where it goes in this batch.
+        let (mut used, mut end) = (0usize, first.range.start);
         while let Some(piece) = self.rpcs[idx].out.next_piece() {
             let start = piece.range.start;
-            let take = u32::try_from(max_payload)
+            let take = u32::try_from(payload)
                 .unwrap_or(u32::MAX)
                 .min(piece.range.len());
             let this = DATA_LEN.saturating_add(take as usize);
             let fits = this <= segment
                 && piece.retransmit == first.retransmit
                 && packets < usize::from(self.config.max_batch)
-                && len.saturating_add(this) <= room
+                && len.saturating_add(this) <= MAX_DATAGRAM
+                && used.saturating_add(if form == Form::Lent { DATA_LEN } else { this })
+                    <= buffer.len()
                 && wire < allowance
                 && (len.saturating_add(this) as u64) <= pick.turn_bytes
-                && self.piece_priority(idx, piece) == priority
-                && (!lends
-                    || (start == covered.end && written.saturating_add(DATA_LEN) <= buffer.len()));
+                && self.piece_priority(idx, piece) == priority;
             if packets > 0 && !fits {
                 break;
             }
@@ -620,20 +590,11 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
                 start,
                 end: start.saturating_add(take),
             };
-            let place = buffer.get_mut(written..)?;
-            if lends {
-                self.write_header(idx, range, piece.retransmit, place)?;
-                written = written.saturating_add(DATA_LEN);
-            } else {
-                written = written.saturating_add(self.write_packet(
-                    idx,
-                    range,
-                    piece.retransmit,
-                    place,
-                )?);
-            }
+            let place = buffer.get_mut(used..)?;
+            let written = self.write_packet(idx, range, piece.retransmit, form, place)?;
+            used = used.saturating_add(written);
+            end = range.end;
             self.rpcs[idx].out.advance(piece, range.end);
-            covered.end = range.end;
             if packets == 0 {
                 segment = this;
             }
@@ -649,9 +610,16 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             self.all_sent(now, idx);
         }
         self.requeue(now, idx);
-        Some(Batch {
+        let lent = (form == Form::Lent).then_some((
+            idx,
+            Range {
+                start: first.range.start,
+                end,
+            },
+        ));
+        Some(Written {
             transmit: self.batch(p, priority, len, segment),
-            lent: lends.then_some((idx, covered)),
+            lent,
         })
     }
 }

@@ -199,10 +199,10 @@ fn output(node: &mut Node, buffer: &mut [u8]) {
             device::send(packet);
         }
     }
-    if let Some(sent) = node.poll_transmit_lent(now(), buffer, 1_000) {
-        for (header, data) in sent.packets(buffer) {
+    while let Some(gather) = node.poll_transmit_gather(now(), buffer) {
+        for (header, payload) in gather.packets(buffer) {
             device::send(header);
-            device::send(data);
+            device::send(payload);
         }
     }
     while let Some(event) = node.poll_event() {
