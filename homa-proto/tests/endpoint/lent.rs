@@ -128,7 +128,7 @@ fn lending_and_copying_send_the_same() {
                 }
                 for twin in [0, 2] {
                     let node = &mut nodes[twin + at];
-                    node.check_invariants();
+                    node.check_invariants().unwrap();
                     while let Some(event) = node.poll_event() {
                         match event {
                             Event::Request { rpc, message, .. } => {
