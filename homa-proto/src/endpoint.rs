@@ -178,6 +178,12 @@ pub struct Gather<'m> {
 }
 
 impl<'m> Gather<'m> {
+    /// These packets with this payload. For tests of what sends them.
+    #[must_use]
+    pub const fn new(transmit: Transmit, payload: &'m [u8]) -> Self {
+        Self { transmit, payload }
+    }
+
     /// The header and the payload of each packet, in order. `headers` is the buffer that they were
     /// written to. Nothing when the packets are there whole.
     pub fn packets<'h>(

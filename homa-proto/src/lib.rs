@@ -23,7 +23,8 @@
 //! 4. Sleep until a packet comes or the time of [`poll_timeout`](Endpoint::poll_timeout). If it
 //!    is `None` there is nothing to wait for but packets.
 //!
-//! `examples/udp_loop.rs` has a client and a server on sockets of the standard library.
+//! `examples/udp_loop.rs` has a client and a server on sockets of the standard library,
+//! `examples/epoll_loop.rs` both in one thread of epoll.
 //!
 //! # Memory
 //!

@@ -170,7 +170,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         if buffer.len() < usize::from(self.config.mtu) {
             return None;
         }
-        self.unpark(now);
+        self.unpark(now, false);
         // Buffers may have come free without this endpoint being told.
         if self.grants.first_awaiting_buffer().is_some() {
             self.serve_waiters(now);
@@ -544,10 +544,18 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         if self.queue.is_empty() || !self.pacer.is_ready(now) {
             return None;
         }
-        let pick = self.queue.pick(&self.rpcs)?;
+        let (pick, first) = loop {
+            let pick = self.queue.pick(&self.rpcs)?;
+            let first = self.rpcs[pick.idx].out.next_piece()?;
+            if !first.retransmit || self.may_send_again(now, pick.idx) {
+                break (pick, first);
+            }
+            // Asked for before this host stood still. If the server still wants it, it asks again.
+            self.rpcs[pick.idx].out.forget_retransmits();
+            self.requeue(now, pick.idx);
+        };
         let idx = pick.idx;
         let p = self.rpcs[idx].peer;
-        let first = self.rpcs[idx].out.next_piece()?;
         let priority = self.piece_priority(idx, first);
         let form = if first.retransmit || first.range.len() < MIN_LENT {
             Form::Whole

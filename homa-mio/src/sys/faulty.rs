@@ -103,7 +103,7 @@ impl<P: Plan, S: Sys> Sys for Faulty<P, S> {
         self.sys.bytes(memory, at)
     }
 
-    fn has_received(&self) -> bool {
+    fn has_received(&mut self) -> bool {
         self.sys.has_received()
     }
 

@@ -59,6 +59,31 @@ fn queue<S: Sys>(
     udp.push(&transmit(to, 7, len, (count > 1).then_some(size)));
 }
 
+/// The same, sent with all but the beginning of each datagram lent.
+fn lend<S: Sys>(
+    udp: &mut Udp<S>,
+    now: Instant,
+    to: SocketAddr,
+    first: u8,
+    count: usize,
+    size: usize,
+    last: usize,
+) {
+    let room = udp.room().expect("room in the queue");
+    for (number, bytes) in (first..).zip(room[..count * DATA_LEN].chunks_mut(DATA_LEN)) {
+        bytes.fill(number);
+    }
+    let mut payload = Vec::new();
+    for i in 0..count {
+        let size = if i + 1 == count { last } else { size };
+        payload.resize(payload.len() + size - DATA_LEN, first + i as u8);
+    }
+    let len = (count - 1) * size + last;
+    let transmit = transmit(to, 7, len, (count > 1).then_some(size));
+    udp.send_lent(now, &Gather::new(transmit, &payload))
+        .unwrap();
+}
+
 fn receive_all(socket: &Plain, count: usize) -> Vec<Vec<u8>> {
     let mut buffer = [0; 2048];
     let mut datagrams = Vec::new();
@@ -622,7 +647,11 @@ fn whatever_fails_everything_arrives_once_and_in_order() {
                 if udp.room().is_some() {
                     let (count, size) = (1 + dice.roll(20), 1 + dice.roll(1400));
                     let last = 1 + dice.roll(size);
-                    queue(&mut udp, to, round, count, size, last);
+                    if size.min(last) > DATA_LEN && dice.roll(2) == 0 {
+                        lend(&mut udp, now, to, round, count, size, last);
+                    } else {
+                        queue(&mut udp, to, round, count, size, last);
+                    }
                     expected.extend(
                         (0..count).map(|i| {
                             vec![round + i as u8; if i + 1 == count { last } else { size }]
@@ -651,6 +680,34 @@ fn whatever_fails_everything_arrives_once_and_in_order() {
             "seed {seed}"
         );
     }
+}
+
+#[test]
+fn what_is_lent_goes_at_once_and_after_what_is_queued() {
+    let receiver = plain(V4);
+    let to = receiver.local_addr().unwrap();
+    let mut udp = bind(V4, Os);
+    lend(&mut udp, Instant::ZERO, to, 0, 30, 1472, 700);
+    assert!(udp.is_idle());
+    assert_eq!((udp.io.send_calls, udp.io.joined_sent), (1, 1));
+    assert_numbered(&receive_all(&receiver, 30), 30, 1472, 700);
+    queue(&mut udp, to, 0, 10, 100, 100);
+    lend(&mut udp, Instant::ZERO, to, 10, 20, 100, 70);
+    assert!(udp.is_idle());
+    assert_numbered(&receive_all(&receiver, 30), 30, 100, 70);
+    // One that the socket does not take waits behind those that wait already.
+    let codes = vec![libc::EAGAIN; 4];
+    let mut udp = bind(V4, Faulty::new(Codes(codes)));
+    lend(&mut udp, Instant::ZERO, to, 0, 10, 300, 300);
+    assert!(!udp.is_idle());
+    lend(&mut udp, Instant::ZERO, to, 10, 10, 300, 300);
+    queue(&mut udp, to, 20, 10, 300, 200);
+    for round in 0..5 {
+        let now = Instant::from_nanos(round * BLOCKED_PAUSE_NS);
+        udp.flush(now).unwrap();
+    }
+    assert!(udp.is_idle());
+    assert_numbered(&receive_all(&receiver, 30), 30, 300, 200);
 }
 
 #[test]

@@ -21,7 +21,7 @@ fn run(
         kept.borrow_mut().push((from, packet.to_vec()));
         true
     }));
-    net.gathers = Some(Box::new(move || gathers()));
+    net.gathers = Some(Box::new(gathers));
     let until = net.now.after(20_000_000_000);
     let (mut sent, mut ended) = (0, 0);
     loop {
