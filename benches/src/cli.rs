@@ -13,7 +13,7 @@ use serde::Serialize;
 #[cfg(target_os = "linux")]
 use crate::lab;
 use crate::report::JsonFile;
-use crate::{bench_core, bench_driver, demo, serve};
+use crate::{bench_core, bench_driver, demo, serve, soak};
 
 /// Homa in user space: try it, talk with it, measure it.
 #[derive(Debug, Parser)]
@@ -42,6 +42,8 @@ enum Command {
     #[cfg(target_os = "linux")]
     #[command(hide = true)]
     LabHost,
+    /// Run a mixed load with injected faults for long, and check that all stays up.
+    Soak(Soak),
 }
 
 /// Where packets meet the system.
@@ -104,6 +106,16 @@ struct Call {
     json: Option<PathBuf>,
 }
 
+#[derive(Debug, Args)]
+struct Soak {
+    /// Minutes of mixed load; the other checks take half a minute more.
+    #[arg(long, default_value_t = 10.0, value_parser = minutes)]
+    minutes: f64,
+    /// Write the figures to this file as well.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
 #[derive(Debug, Subcommand)]
 enum Bench {
     /// The protocol alone: two endpoints joined in memory in one thread.
@@ -128,6 +140,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Demo(options) => run_demo(&options),
         Command::Serve(options) => serve::serve(options.listen, wait(options.spin)),
         Command::Call(options) => run_call(&options),
+        Command::Soak(options) => run_soak(&options),
         Command::Bench(Bench::Core(options)) => {
             let json = open(&options.json)?;
             let figures = bench_core::run(options.quick, &mut progress())?;
@@ -166,6 +179,26 @@ fn run_demo(options: &Demo) -> Result<()> {
     Ok(())
 }
 
+fn run_soak(options: &Soak) -> Result<()> {
+    let json = open(&options.json)?;
+    let spinner = ProgressBar::new_spinner();
+    let outcome = soak::run(options.minutes, &mut |what, rpcs| {
+        spinner.set_message(format!("{what}, {rpcs} RPCs"));
+        spinner.tick();
+    });
+    spinner.finish_and_clear();
+    let outcome = outcome?;
+    print!("{}", outcome.table());
+    write(json, &outcome)?;
+    let why = outcome.first_error.as_deref().unwrap_or("");
+    ensure!(
+        outcome.failures.is_empty(),
+        "{} {why}",
+        outcome.failures.join("; ")
+    );
+    Ok(())
+}
+
 fn run_call(options: &Call) -> Result<()> {
     let json = open(&options.json)?;
     let outcome = serve::call(serve::Call {
@@ -186,6 +219,13 @@ fn run_call(options: &Call) -> Result<()> {
 
 fn wait(spin: bool) -> Wait {
     if spin { Wait::Spin } else { Wait::Sleep }
+}
+
+fn minutes(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(minutes) if (0.05..=10_000.0).contains(&minutes) => Ok(minutes),
+        _ => Err("not a number from 0.05 to 10000".into()),
+    }
 }
 
 fn seconds(text: &str) -> Result<f64, String> {

@@ -12,6 +12,7 @@ pub mod load;
 pub mod raw_udp;
 pub mod report;
 pub mod serve;
+pub mod soak;
 pub mod sys;
 pub mod tcp;
 pub mod transport;
