@@ -429,15 +429,14 @@ impl<S: Sys> Udp<S> {
                 header_len: DATA_LEN,
                 payload: gather.payload,
             };
-            if self
-                .sys
-                .send_lent(self.socket.as_fd(), &message, lent)
-                .is_ok()
-            {
-                self.count_sent(&message);
-                return Ok(());
+            match self.sys.send_lent(self.socket.as_fd(), &message, lent) {
+                Ok(()) => {
+                    self.count_sent(&message);
+                    return Ok(());
+                }
+                // Whatever it was, the next try to send the queue deals with it.
+                Err(error) => self.count(Trouble::of(&error)),
             }
-            // Whatever it was, the next try to send the queue deals with it.
         }
         let start = self.queue.put_together(headers, &message, gather.payload);
         self.queue.push(Outgoing { start, ..message });
