@@ -26,7 +26,8 @@ use crate::wake::{Sleeper, Waker};
 /// What happened to an RPC: [`homa_proto::Event`] with messages of this driver.
 pub type Event = homa_proto::Event<Message, Message>;
 
-/// Options of one request.
+/// Options of one request. A release may add some: end a literal with
+/// `..RequestOptions::default()`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RequestOptions {
     /// Comes back with the event that ends the RPC.

@@ -21,3 +21,14 @@ fn the_echo_client_gets_its_answers_from_the_echo_server() {
     expected.sort_unstable();
     assert!(lines == expected);
 }
+
+#[test]
+fn handles_work_under_tokio() {
+    let long = "long ".repeat(10_000);
+    for name in ["uring_echo_server", "uring_tokio_server"] {
+        let (_server, address) = server(name);
+        let expected = format!("one\n{long}\nthree\n");
+        let texts = [&*address, "one", &*long, "three"];
+        assert!(output("uring_tokio_client", &texts) == expected);
+    }
+}
