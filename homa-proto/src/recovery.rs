@@ -192,7 +192,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         // What was asked for without need before is asked for later now.
         let doublings = rpc.tries.saturating_add(peer.patience);
         backed_off(measured.unwrap_or(guess).max(floor), doublings)
-        .min(self.config.resend_ceiling_ns)
+            .min(self.config.resend_ceiling_ns)
     }
 
     /// A peer that has not answered in time, and of which nothing else is heard, is asked one question at a time, whichever

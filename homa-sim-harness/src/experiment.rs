@@ -404,12 +404,7 @@ impl Experiment {
             1.0,
             10_000.0,
         )?;
-        within(
-            "connections",
-            f64::from(self.tcp.connections),
-            1.0,
-            64.0,
-        )?;
+        within("connections", f64::from(self.tcp.connections), 1.0, 64.0)?;
         within("rto-min-us", self.tcp.rto_min_us as f64, 1.0, 1e7)?;
         match self.buffer {
             Buffer::Infinite => {}

@@ -191,9 +191,10 @@ pub(super) fn loss(args: &LossArgs) -> Result<ExitCode, String> {
         "the only packet" => LIMITS.0,
         _ => LIMITS.1,
     };
-    let within_limits = rows.iter().all(|row| {
-        row.failed == 0 && (row.loss > 0.01 || row.p999_round_trips < limit(row))
-    }) && without_loss.iter().all(|row| row.share < NEEDLESS_LIMIT);
+    let within_limits = rows
+        .iter()
+        .all(|row| row.failed == 0 && (row.loss > 0.01 || row.p999_round_trips < limit(row)))
+        && without_loss.iter().all(|row| row.share < NEEDLESS_LIMIT);
     show(&table(&rows, &without_loss));
     if let Some(path) = &args.json {
         let document = Document {

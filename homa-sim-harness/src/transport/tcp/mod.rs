@@ -188,9 +188,9 @@ impl Tcp {
     fn write(&mut self, now: u64, from: HostId, to: HostId, bytes: u32, id: MessageId, part: Part) {
         let settings = self.settings;
         let lane = self.least_loaded(from, to);
-        let end = self
-            .connection(from, to, lane)
-            .write(now, PREFIX_BYTES + u64::from(bytes), &settings);
+        let end =
+            self.connection(from, to, lane)
+                .write(now, PREFIX_BYTES + u64::from(bytes), &settings);
         // What the receiver would read from the prefix.
         self.connection(to, from, lane)
             .boundaries
