@@ -146,3 +146,39 @@ fn seeds_are_played_and_replayed() {
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("no violation") && text.contains("received"));
 }
+
+/// Small RPCs on a lossy network keep within the limits that `loss` checks.
+#[test]
+fn losses_are_repaired_in_few_round_trips() {
+    let path = scratch("loss.json");
+    let output = homa_sim(&["loss", "--millis", "20", "--json", path.to_str().unwrap()]);
+    assert!(output.status.success(), "{output:?}");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(json["within_limits"], true);
+    assert_eq!(json["times"].as_array().unwrap().len(), 8);
+    assert_eq!(json["without_loss"].as_array().unwrap().len(), 4);
+}
+
+#[test]
+fn the_best_settings_of_tcp_are_named() {
+    let mut args = vec!["run", "--transports", "dctcp", "--best-tcp"];
+    args.extend(SMALL);
+    let output = homa_sim(&args);
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        text.contains("connections a pair, timeout at least"),
+        "{text}"
+    );
+}
+
+#[test]
+fn the_highest_sustained_load_is_found() {
+    let mut args = vec!["sweep", "--sustained", "--overcommits", "1,8"];
+    args.extend(SMALL);
+    let output = homa_sim(&args);
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(text.lines().count(), 4, "{text}");
+}
