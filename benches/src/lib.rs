@@ -6,6 +6,8 @@ pub mod bench_driver;
 pub mod cli;
 pub mod demo;
 pub mod homa;
+#[cfg(target_os = "linux")]
+pub mod lab;
 pub mod load;
 pub mod raw_udp;
 pub mod report;

@@ -2,10 +2,9 @@
 
 #![allow(missing_docs, unreachable_pub)]
 
-#[path = "common/testbed.rs"]
+mod driver;
+
+#[path = "shared/testbed.rs"]
 mod testbed;
 
-use homa_mio::sys::Os;
-use testbed::Sockets;
-
-homa_sim_harness::conformance!(Sockets::new(|| Os));
+homa_sim_harness::conformance!(testbed::Sockets::new());

@@ -11,11 +11,12 @@ mod stage;
 
 use std::time::Duration;
 
-use homa_proto::{Event, Limits, PeerAddr, RpcId, SendErrorKind};
+use homa_proto::{Event, Limits, PeerAddr, RpcId};
 
 use crate::fault::PacketFaults;
 
 pub use behaviours::BEHAVIOURS;
+pub use homa_proto::SendErrorKind;
 pub use relay::Relay;
 
 /// What an endpoint is made with.
@@ -41,7 +42,19 @@ impl Default for Settings {
                 ended: 8192,
             },
             buffer_bytes: 64 << 20,
-            timeout: Duration::from_millis(400),
+            // So long that it passes only where something hangs.
+            timeout: Duration::from_secs(60),
+        }
+    }
+}
+
+impl Settings {
+    /// Short of patience, where silence is to be told.
+    #[must_use]
+    pub(crate) fn impatient() -> Self {
+        Self {
+            timeout: Duration::from_millis(500),
+            ..Self::default()
         }
     }
 }

@@ -170,12 +170,12 @@ behaviours! {
 
     /// A server that is at work may take longer than the time-out.
     fn a_reply_may_take_longer_than_the_time_out(bed) {
-        let mut stage = Stage::new(bed, 2);
+        let mut stage = Stage::impatient(bed, 2);
         stage.answers = false;
         let long = (100_000, 100_000);
         let ids = [stage.call(PAIR, (100, 100)), stage.call(PAIR, long)];
         stage.until("both requests are there", |stage| stage.waiting.len() == 2);
-        stage.run(3 * Settings::default().timeout);
+        stage.run(3 * Settings::impatient().timeout);
         for id in ids {
             stage.answer(id).unwrap();
         }
@@ -254,7 +254,7 @@ behaviours! {
         }
         stage.run(Duration::from_micros(300));
         stage.bed.impair(PacketFaults { loss: 1.0, ..PacketFaults::default() });
-        stage.run(Settings::default().timeout / 4);
+        stage.run(millis(100));
         stage.bed.impair(PacketFaults::default());
         stage.finish();
         stage.all_answered();
@@ -263,7 +263,10 @@ behaviours! {
     /// A network that is cut for good fails every call, as of a peer that fell silent; nothing is left of them, and all is
     /// well when it is mended.
     fn a_long_cut_fails_every_call_once(bed) {
-        let mut stage = Stage::impaired(bed, 2, PacketFaults::default());
+        let mut stage = {
+            bed.impair(PacketFaults::default());
+            Stage::impatient(bed, 2)
+        };
         stage.call(PAIR, (100, 100));
         stage.finish();
         stage.bed.impair(PacketFaults { loss: 1.0, ..PacketFaults::default() });
@@ -306,8 +309,8 @@ behaviours! {
 
     /// A request that is too long for its server fails; those beside it do not.
     fn too_long_for_the_server(bed) {
-        let mut stage = Stage::new(bed, 1);
-        stage.open(&Settings { max_message: 10_000, ..Settings::default() });
+        let mut stage = Stage::impatient(bed, 1);
+        stage.open(&Settings { max_message: 10_000, ..Settings::impatient() });
         let long = stage.call(PAIR, (10_001, 1));
         for _ in 0..10 {
             stage.call(PAIR, (10_000, 1));
@@ -347,7 +350,7 @@ behaviours! {
 
     /// A request that the server's application turns down fails at the client, once.
     fn a_request_turned_down_fails(bed) {
-        let mut stage = Stage::new(bed, 2);
+        let mut stage = Stage::impatient(bed, 2);
         stage.answers = false;
         let (down, up) = (stage.call(PAIR, (100, 100)), stage.call(PAIR, (100, 100)));
         stage.until("both requests are there", |stage| stage.waiting.len() == 2);
@@ -395,7 +398,7 @@ behaviours! {
 
     /// Where nobody is, calls fail as never heard, after the time-out; a server that is there is as good as ever.
     fn nobody_there_was_never_heard(bed) {
-        let mut stage = Stage::new(bed, 2);
+        let mut stage = Stage::impatient(bed, 2);
         let to = stage.bed.nobody();
         let started = stage.bed.now();
         let id = stage.call(PAIR, (100, 100));
@@ -414,14 +417,14 @@ behaviours! {
         }
         let (error, at) = failed.unwrap();
         assert_eq!(error, RpcError::NeverHeard);
-        assert!(at - started >= Settings::default().timeout * 9 / 10);
+        assert!(at - started >= Settings::impatient().timeout * 9 / 10);
         stage.finish();
         assert_eq!(stage.outcome(id), Outcome::Answered);
     }
 
     /// A server that dies fails its calls as fallen silent; another server's calls are unharmed.
     fn a_dead_server_went_silent(bed) {
-        let mut stage = Stage::new(bed, 3);
+        let mut stage = Stage::impatient(bed, 3);
         for server in [1, 2] {
             stage.call((CLIENT, server), (100, 100));
         }
@@ -452,7 +455,7 @@ behaviours! {
 
     /// When a client dies its server gets the responses back, and forgets.
     fn a_dead_client_is_forgotten(bed) {
-        let mut stage = Stage::new(bed, 2);
+        let mut stage = Stage::impatient(bed, 2);
         stage.answers = false;
         for at in 0..20 {
             stage.call(PAIR, (100, 100 + at * 10_000));
@@ -470,7 +473,7 @@ behaviours! {
 
     /// A server that restarts serves on. What it had begun before ends once, well or not.
     fn a_restarted_server_serves_on(bed) {
-        let mut stage = Stage::new(bed, 2);
+        let mut stage = Stage::impatient(bed, 2);
         stage.call(PAIR, (100, 100));
         stage.finish();
         stage.answers = false;
@@ -493,7 +496,7 @@ behaviours! {
 
     /// A client that restarts is not taken for its former self.
     fn a_restarted_client_is_another(bed) {
-        let mut stage = Stage::new(bed, 2);
+        let mut stage = Stage::impatient(bed, 2);
         stage.answers = false;
         for at in 0..20 {
             stage.call(PAIR, mixed(at));
@@ -556,15 +559,15 @@ behaviours! {
     /// A server whose application keeps what it got takes no more than it has memory for, and goes on when memory
     /// comes back.
     fn memory_runs_out_and_comes_back(bed) {
-        let mut stage = Stage::new(bed, 1);
-        stage.open(&Settings { buffer_bytes: 256 << 10, ..Settings::default() });
+        let mut stage = Stage::impatient(bed, 1);
+        stage.open(&Settings { buffer_bytes: 256 << 10, ..Settings::impatient() });
         stage.answers = false;
         stage.kept = Some(Vec::new());
         for _ in 0..12 {
             stage.call(PAIR, (60_000, 100));
         }
         stage.until("four have arrived", |stage| stage.waiting.len() == 4);
-        stage.run(2 * Settings::default().timeout);
+        stage.run(2 * Settings::impatient().timeout);
         assert_eq!(stage.waiting.len(), 4, "there is no memory for more");
         // Those that wait are not failed, and get what comes free.
         assert_eq!(stage.pending(), 12);
@@ -579,8 +582,8 @@ behaviours! {
 
     /// A message that no memory can ever hold fails; others do not.
     fn what_memory_can_never_hold_fails(bed) {
-        let mut stage = Stage::new(bed, 1);
-        stage.open(&Settings { buffer_bytes: 64 << 10, ..Settings::default() });
+        let mut stage = Stage::impatient(bed, 1);
+        stage.open(&Settings { buffer_bytes: 64 << 10, ..Settings::impatient() });
         let long = stage.call(PAIR, (100_000, 100));
         for _ in 0..10 {
             stage.call(PAIR, (30_000, 100));

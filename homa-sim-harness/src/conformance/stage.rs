@@ -84,6 +84,11 @@ impl<'a, T: Testbed> Stage<'a, T> {
         Self::new(bed, nodes)
     }
 
+    /// Where silence is to be told.
+    pub(super) fn impatient(bed: &'a mut T, nodes: usize) -> Self {
+        Self::with(bed, nodes, &Settings::impatient())
+    }
+
     pub(super) fn with(bed: &'a mut T, nodes: usize, settings: &Settings) -> Self {
         let mut stage = Self {
             bed,
@@ -124,7 +129,7 @@ impl<'a, T: Testbed> Stage<'a, T> {
 
     pub(super) fn restart(&mut self, node: usize) {
         self.nodes[node] = true;
-        self.bed.restart(node, &Settings::default());
+        self.bed.restart(node, &Settings::impatient());
     }
 
     /// Starts a call that the server is to answer with `reply_len` bytes.

@@ -5,16 +5,14 @@ use std::collections::VecDeque;
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
-use homa_mio::generic::Socket;
-use homa_mio::sys::Sys;
-use homa_mio::{Message, PeerAddr, RequestOptions, RpcId, SendErrorKind};
-use homa_sim_harness::conformance::{Relay, Settings, TestEvent, Testbed};
+use homa_sim_harness::conformance::{Relay, SendErrorKind, Settings, TestEvent, Testbed};
 use homa_sim_harness::fault::PacketFaults;
 
+use crate::driver::{Message, Options, PeerAddr, RequestOptions, RpcId, Socket};
+
 /// Sockets that reach each other, where anything is to go wrong through a relay.
-pub struct Sockets<S: Sys> {
-    sys: fn() -> S,
-    sockets: Vec<(SocketAddr, Option<Socket<S>>)>,
+pub struct Sockets {
+    sockets: Vec<(SocketAddr, Option<Socket>)>,
     relay: Relay,
     /// Packets go through the relay.
     is_relayed: bool,
@@ -23,11 +21,10 @@ pub struct Sockets<S: Sys> {
     happened: VecDeque<(usize, TestEvent<Self>)>,
 }
 
-impl<S: Sys> Sockets<S> {
-    /// None yet. `sys` makes what each is to send and receive with.
-    pub fn new(sys: fn() -> S) -> Self {
+impl Sockets {
+    /// None yet.
+    pub fn new() -> Self {
         Self {
-            sys,
             sockets: Vec::new(),
             relay: Relay::default(),
             is_relayed: false,
@@ -37,9 +34,8 @@ impl<S: Sys> Sockets<S> {
         }
     }
 
-    fn bind(&self, address: SocketAddr, settings: &Settings) -> Socket<S> {
-        let mut options = homa_mio::Socket::builder()
-            .sys((self.sys)())
+    fn bind(&self, address: SocketAddr, settings: &Settings) -> Socket {
+        let mut options = Options::default()
             .max_message(settings.max_message)
             .limits(settings.limits)
             .memory(settings.buffer_bytes, settings.buffer_bytes);
@@ -47,12 +43,12 @@ impl<S: Sys> Sockets<S> {
         options.bind(address).unwrap()
     }
 
-    fn socket(&mut self, node: usize) -> &mut Socket<S> {
+    fn socket(&mut self, node: usize) -> &mut Socket {
         self.sockets[node].1.as_mut().expect("a node that lives")
     }
 }
 
-impl<S: Sys> Testbed for Sockets<S> {
+impl Testbed for Sockets {
     type Message = Message;
 
     fn open(&mut self, settings: &Settings) -> usize {
