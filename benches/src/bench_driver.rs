@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::load::{ClosedLoop, Run, closed_loop};
 use crate::report::{Latencies, median, table};
 use crate::sys;
-use crate::transport::{CLIENT_CPU, Client, Reply, ServerThread};
+use crate::transport::{CLIENT_CPU, Client, Reply, ServerThread, Setup};
 use crate::workload::Pattern;
 use crate::{homa, raw_udp, tcp, transport};
 
@@ -129,18 +129,29 @@ pub fn run(quick: bool, progress: &mut dyn FnMut(usize, usize)) -> Result<Figure
     let runs = if quick { 3 } else { 7 };
     let duration = Duration::from_millis(if quick { 200 } else { 1000 });
     let pattern = Pattern::new(1, LARGE as usize);
-    let mut homa_bulk = Link::new(homa::pair(Reply::FirstByte)?)?;
-    let mut homa_small = Link::new(homa::pair(Reply::Echo)?)?;
-    let mut tcp_bulk = Link::new(tcp::pair(Reply::FirstByte)?)?;
+    let mut homa_bulk = Link::new(homa::pair::<homa_mio::sys::Os>(
+        "homa-mio",
+        Setup::spinning(Reply::FirstByte),
+    )?)?;
+    let mut homa_small = Link::new(homa::pair::<homa_mio::sys::Os>(
+        "homa-mio",
+        Setup::spinning(Reply::Echo),
+    )?)?;
+    let mut tcp_bulk = Link::new(tcp::pair(
+        Setup::spinning(Reply::FirstByte),
+        tcp::Choice::default(),
+    )?)?;
 
     let mut figures: [Vec<f64>; 11] = Default::default();
     let mut gso_gro = [true; 2];
     for run in 0..runs {
         progress(run, runs);
-        let raw = raw_udp::throughput(duration)?;
+        let raw = raw_udp::throughput(Setup::spinning(Reply::FirstByte), duration)?;
         let homa_gbps = homa_bulk.bulk(&pattern, duration)?;
         let tcp_gbps = tcp_bulk.bulk(&pattern, duration)?;
-        let [raw_p50, _] = percentiles(&raw_udp::ping_pong(SMALL as usize, duration)?)?;
+        let [raw_p50, _] = percentiles(
+            &raw_udp::ping_pong(Setup::spinning(Reply::Echo), SMALL as usize, duration)?.0,
+        )?;
         let [homa_p50, homa_p99] = percentiles(&homa_small.small(&pattern, duration)?)?;
         let [tcp_p50, _] = percentiles(&tcp::ping_pong(SMALL as usize, duration)?)?;
         gso_gro = [gso_gro[0] && raw.gso, gso_gro[1] && raw.gro];

@@ -11,7 +11,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use crate::report::JsonFile;
-use crate::{bench_core, bench_driver, demo, serve};
+use crate::{bench_core, bench_driver, demo, race, serve};
 
 /// Homa in user space: try it, talk with it, measure it.
 #[derive(Debug, Parser)]
@@ -32,6 +32,8 @@ enum Command {
     /// Measure.
     #[command(subcommand)]
     Bench(Bench),
+    /// Race Homa against raw UDP, TCP, QUIC and gRPC, in turns, on loopback.
+    Race(Race),
 }
 
 /// Where packets meet the system.
@@ -112,6 +114,15 @@ struct Measure {
     json: Option<PathBuf>,
 }
 
+#[derive(Debug, Args)]
+struct Race {
+    #[command(flatten)]
+    options: race::Options,
+    /// Write the figures to this file as well.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
 /// Runs a command.
 pub fn run(cli: Cli) -> Result<()> {
     match cli.command {
@@ -130,6 +141,18 @@ pub fn run(cli: Cli) -> Result<()> {
             print!("{}", figures.table());
             write(json, &figures)
         }
+        Command::Race(options) => run_race(&options),
+    }
+}
+
+fn run_race(options: &Race) -> Result<()> {
+    let json = open(&options.json)?;
+    let figures = race::run(&options.options, &mut progress())?;
+    print!("{}", figures.table());
+    write(json, &figures)?;
+    match figures.first_error() {
+        Some(error) => bail!(error),
+        None => Ok(()),
     }
 }
 

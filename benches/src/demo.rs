@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::load::{ClosedLoop, Run, closed_loop, open_loop};
 use crate::report::{CLASS_BOUNDS, Latencies, micros, ratio, table, thousands};
 use crate::sys;
-use crate::transport::{CLIENT_CPU, Client, Reply, ServerThread};
+use crate::transport::{CLIENT_CPU, Client, Reply, ServerThread, Setup};
 use crate::workload::{Arrival, MAX_BYTES, Pattern, Rng, Sizes, arrivals};
 use crate::{homa, tcp};
 
@@ -110,8 +110,10 @@ struct Bench {
 
 impl Bench {
     fn new(seed: u64) -> Result<Self> {
-        let (homa_client, homa_server) = homa::pair(Reply::Echo)?;
-        let (tcp_client, tcp_server) = tcp::pair(Reply::Echo)?;
+        let (homa_client, homa_server) =
+            homa::pair::<homa_mio::sys::Os>("homa-mio", Setup::spinning(Reply::Echo))?;
+        let (tcp_client, tcp_server) =
+            tcp::pair(Setup::spinning(Reply::Echo), tcp::Choice::default())?;
         Ok(Self {
             clients: [homa_client, tcp_client],
             thread: ServerThread::spawn(vec![homa_server, tcp_server])?,

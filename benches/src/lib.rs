@@ -7,6 +7,7 @@ pub mod cli;
 pub mod demo;
 pub mod homa;
 pub mod load;
+pub mod race;
 pub mod raw_udp;
 pub mod report;
 pub mod serve;
