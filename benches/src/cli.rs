@@ -10,6 +10,8 @@ use homa_mio::Wait;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
+#[cfg(target_os = "linux")]
+use crate::lab;
 use crate::report::JsonFile;
 use crate::{bench_core, bench_driver, demo, race, serve};
 
@@ -34,6 +36,14 @@ enum Command {
     Bench(Bench),
     /// Race Homa against raw UDP, TCP, QUIC and gRPC, in turns, on loopback.
     Race(Race),
+    /// Compare Homa with the kernel's TCP across an emulated switch: network namespaces on this
+    /// machine, which end with the command.
+    #[cfg(target_os = "linux")]
+    Lab(lab::Options),
+    /// A host of the lab.
+    #[cfg(target_os = "linux")]
+    #[command(hide = true)]
+    LabHost,
 }
 
 /// Where packets meet the system.
@@ -142,6 +152,10 @@ pub fn run(cli: Cli) -> Result<()> {
             write(json, &figures)
         }
         Command::Race(options) => run_race(&options),
+        #[cfg(target_os = "linux")]
+        Command::Lab(options) => lab::run(&options),
+        #[cfg(target_os = "linux")]
+        Command::LabHost => lab::host::main(),
     }
 }
 
@@ -226,9 +240,7 @@ fn write(file: Option<JsonFile>, value: &impl Serialize) -> Result<()> {
 
 /// A progress bar over runs; nothing where there is no terminal.
 fn progress() -> impl FnMut(usize, usize) {
-    let style = ProgressStyle::with_template("[{bar:40}] run {pos} of {len}, {eta} left");
-    let bar =
-        ProgressBar::new(0).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    let bar = bar("[{bar:40}] run {pos} of {len}, {eta} left");
     move |done, of| {
         bar.set_length(of as u64);
         bar.set_position(done as u64);
@@ -236,4 +248,10 @@ fn progress() -> impl FnMut(usize, usize) {
             bar.finish_and_clear();
         }
     }
+}
+
+/// A progress bar of this form; nothing where there is no terminal.
+pub(crate) fn bar(form: &str) -> ProgressBar {
+    let style = ProgressStyle::with_template(form);
+    ProgressBar::new(0).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }

@@ -24,8 +24,8 @@ const HEADER: usize = 12;
 const READ: usize = 256 * 1024;
 /// Reads in one turn.
 const READS: usize = 16;
-/// Pieces of memory in one write: as many as the kernel takes.
-const PIECES: usize = 1024;
+/// Pieces of memory in one write.
+const PIECES: usize = 128;
 /// Messages up to this long are gathered, with their headers, in pieces of memory…
 const GATHERED: usize = 4096;
 /// … of so many bytes.

@@ -2,7 +2,10 @@
 //! something does not hold.
 
 mod endpoint;
+mod input;
+mod pair;
 mod parse;
 
 pub use endpoint::endpoint;
+pub use pair::pair;
 pub use parse::parse;

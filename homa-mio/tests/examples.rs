@@ -25,20 +25,49 @@ impl Drop for Killed {
     }
 }
 
-fn echo(server: &str, text: &str) -> String {
-    let output = example("echo_client", &[server, text]).output().unwrap();
+/// Starts a server, which tells its address.
+fn server(name: &str) -> (Killed, String) {
+    let mut server = Killed(example(name, &["127.0.0.1:0"]).spawn().unwrap());
+    let mut line = String::new();
+    let output = server.0.stdout.take().unwrap();
+    BufReader::new(output).read_line(&mut line).unwrap();
+    let address = line.trim().rsplit(' ').next().unwrap().to_owned();
+    (server, address)
+}
+
+fn output(name: &str, args: &[&str]) -> String {
+    let output = example(name, args).output().unwrap();
     assert!(output.status.success());
     String::from_utf8(output.stdout).unwrap()
 }
 
+fn echo(server: &str, text: &str) -> String {
+    output("echo_client", &[server, text])
+}
+
 #[test]
 fn the_echo_client_gets_an_answer_from_the_echo_server() {
-    let mut server = Killed(example("echo_server", &["127.0.0.1:0"]).spawn().unwrap());
-    let mut line = String::new();
-    let output = server.0.stdout.take().unwrap();
-    BufReader::new(output).read_line(&mut line).unwrap();
-    let address = line.trim().rsplit(' ').next().unwrap();
-    assert_eq!(echo(address, "over and out"), "over and out\n");
+    let (_server, address) = server("echo_server");
+    assert_eq!(echo(&address, "over and out"), "over and out\n");
+}
+
+#[test]
+fn clients_and_servers_on_threads_of_their_own_and_under_tokio_work_together() {
+    let long = "long ".repeat(10_000);
+    let long = long.trim();
+    for name in ["driver_server", "tokio_server"] {
+        let (_server, address) = server(name);
+        let texts = [&address, "one", long, "three"];
+        let expected = format!("ONE\n{}\nTHREE\n", long.to_uppercase());
+        assert!(output("driver_client", &texts) == expected);
+        // These come in any order.
+        let output = output("tokio_client", &texts);
+        let mut lines: Vec<_> = output.lines().collect();
+        lines.sort_unstable();
+        let mut expected: Vec<_> = expected.lines().collect();
+        expected.sort_unstable();
+        assert!(lines == expected);
+    }
 }
 
 #[test]

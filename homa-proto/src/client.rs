@@ -12,13 +12,19 @@ use crate::time::Instant;
 use crate::wire::AckEntry;
 
 impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
-    /// The first packet of the response: the server has the whole request, sending it stops.
-    pub(crate) fn begin_response(&mut self, now: Instant, idx: u32) {
+    /// The first packet of the response: the server has the whole request, sending it stops. `is_new`: it was not sent
+    /// before.
+    pub(crate) fn begin_response(&mut self, now: Instant, idx: u32, is_new: bool) {
         let rpc = &mut self.rpcs[idx];
+        if rpc.tries > 0 {
+            // Unless the server said that it knew of no request, it would have answered anyway.
+            self.peers[rpc.peer].learn_patience(is_new && rpc.was_asked);
+        }
         // The time of a response counts only if nobody had to ask.
         if rpc.tries == 0 && !rpc.was_probed && rpc.out.sent == rpc.out.len && rpc.heard <= now {
             let service = now.nanos_since(rpc.heard);
             self.peers[rpc.peer].service.sample(service);
+            self.peers[rpc.peer].note_calm();
         }
         self.stop_sending(now, idx);
         let rpc = &mut self.rpcs[idx];
@@ -80,6 +86,11 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         if !rpc.was_asked || rpc.out.sent == 0 {
             return Err(DropReason::Stale);
         }
+        if !self.may_send_again(now, idx) {
+            self.fail_as_too_late(now, idx);
+            return Ok(());
+        }
+        let rpc = &mut self.rpcs[idx];
         rpc.was_asked = false;
         self.more_to_send(now, idx);
         let rpc = &mut self.rpcs[idx];
@@ -106,6 +117,13 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             }
             _ => Err(DropReason::Mismatch),
         }
+    }
+
+    /// The server may have run the request and forgotten it: nothing of it may go again, and so it
+    /// has failed.
+    pub(crate) fn fail_as_too_late(&mut self, now: Instant, idx: u32) {
+        self.fail_request(idx, RpcError::WentSilent);
+        self.serve_waiters(now);
     }
 
     /// A request ends without a response.

@@ -23,6 +23,7 @@ use crate::time::Instant;
 use crate::timer::Wheel;
 use crate::transmit::Replies;
 use crate::tree::Forest;
+use crate::wire::DATA_LEN;
 
 /// Homa ports of one endpoint.
 const MAX_PORTS: usize = 64;
@@ -159,6 +160,35 @@ impl Transmit {
             len,
             segment_size: None,
         }
+    }
+}
+
+/// Packets to send whose payload, if it is long, has not been copied.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Gather<'m> {
+    /// Where to, and how long the packets are: as if they stood one after the other.
+    pub transmit: Transmit,
+    /// Empty: the caller's buffer holds the packets whole, as
+    /// [`poll_transmit`](Endpoint::poll_transmit) writes them. Else it holds their headers, of
+    /// [`wire::DATA_LEN`](crate::wire::DATA_LEN) bytes each, one after the other, and this is the
+    /// payload of all: each packet is its header and the next bytes of this, up to
+    /// [`Transmit::segment_size`] in all.
+    pub payload: &'m [u8],
+}
+
+impl<'m> Gather<'m> {
+    /// The header and the payload of each packet, in order. `headers` is the buffer that they were
+    /// written to. Nothing when the packets are there whole.
+    pub fn packets<'h>(
+        &self,
+        headers: &'h [u8],
+    ) -> impl Iterator<Item = (&'h [u8], &'m [u8])> + use<'h, 'm> {
+        let segment = self.transmit.segment_size.unwrap_or(self.transmit.len);
+        let payload = segment.saturating_sub(DATA_LEN).max(1);
+        headers
+            .chunks_exact(DATA_LEN)
+            .zip(self.payload.chunks(payload))
     }
 }
 

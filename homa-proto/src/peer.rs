@@ -123,6 +123,15 @@ pub(crate) struct PeerSlot {
     pub(crate) cutoffs_common: Common,
     /// When the next RESEND may go to this peer.
     pub(crate) resend_free: Instant,
+    /// When the peer was first and last asked after a silence since anything was heard of it, and how often, those
+    /// questions not counted that the first answer could still have forestalled.
+    pub(crate) first_asked: Instant,
+    pub(crate) last_asked: Instant,
+    pub(crate) questions: u8,
+    /// Silence is borne for the measured time, doubled so many times.
+    pub(crate) patience: u8,
+    /// Times measured since that was last lowered.
+    calm: u8,
     pub(crate) acks_since: Instant,
     /// Client port of the RPCs in `acks`.
     pub(crate) ack_local_port: u16,
@@ -132,6 +141,8 @@ pub(crate) struct PeerSlot {
     /// The peer has looked at what was sent up to here of `begun`: it has been heard of a request
     /// that began later.
     pub(crate) begun_heard: u64,
+    /// When that last grew.
+    pub(crate) begun_heard_at: Instant,
     /// The request that began last; live while `begun_heard` is less than `begun`.
     pub(crate) last_begun: u32,
     /// Requests that have begun and not ended.
@@ -190,11 +201,17 @@ impl PeerSlot {
                 sender_id: 0,
             },
             resend_free: Instant::ZERO,
+            first_asked: Instant::ZERO,
+            last_asked: Instant::ZERO,
+            questions: 0,
+            patience: 0,
+            calm: 0,
             acks_since: Instant::ZERO,
             ack_local_port: 0,
             acks: Held::NONE,
             begun: 0,
             begun_heard: 0,
+            begun_heard_at: Instant::ZERO,
             last_begun: 0,
             begun_live: 0,
             parked: List::EMPTY,
@@ -239,6 +256,38 @@ impl PeerSlot {
                 self.reorder_doublings = self.reorder_doublings.saturating_sub(1);
             }
         }
+    }
+
+    /// A silent message that was asked about goes on. `was_late`: with what would have come anyway, so that the question
+    /// was needless: its sender is busy with others or has stalled, or the network has more urgent data. Else with what is sent again,
+    /// which may yet turn out to have been needless too: one late packet outweighs a few losses.
+    pub(crate) fn learn_patience(&mut self, was_late: bool) {
+        const MOST_PATIENCE: u8 = 6;
+        self.patience = if was_late {
+            self.patience.saturating_add(3).min(MOST_PATIENCE)
+        } else {
+            self.patience.saturating_sub(1)
+        };
+    }
+
+    /// A time was measured that nobody had to ask for.
+    pub(crate) fn note_calm(&mut self) {
+        const SAMPLES: u8 = 128;
+        self.calm = self.calm.saturating_add(1);
+        if self.calm >= SAMPLES {
+            self.calm = 0;
+            self.patience = self.patience.saturating_sub(1);
+        }
+    }
+
+    /// It was asked something, and nothing at all has been heard of it since.
+    pub(crate) fn owes_answer(&self) -> bool {
+        self.questions > 0 && self.heard < self.first_asked
+    }
+
+    /// It owes answers to more than one question, the later ones asked after the first should have been answered.
+    pub(crate) fn is_mute(&self) -> bool {
+        self.owes_answer() && self.questions > 1
     }
 
     /// Unscheduled bytes of requests that the peer may not have looked at yet.
@@ -315,6 +364,35 @@ mod tests {
             peer.learn_reordering(Instant::ZERO, false);
         }
         assert_eq!(peer.reorder_doublings, 0);
+    }
+
+    #[test]
+    fn patience_grows_with_needless_questions_and_shrinks_with_losses() {
+        let mut peer = PeerSlot::new();
+        for _ in 0..100 {
+            // Sent again, and then the packet itself, which had only been late.
+            peer.learn_patience(false);
+            peer.learn_patience(true);
+        }
+        let most = peer.patience;
+        assert!((4..=8).contains(&most), "{most}");
+        for _ in 0..most {
+            peer.learn_patience(false);
+        }
+        assert_eq!(peer.patience, 0);
+    }
+
+    #[test]
+    fn a_peer_owes_an_answer_until_it_is_heard_of() {
+        let mut peer = PeerSlot::new();
+        peer.heard = Instant::from_nanos(5);
+        assert!(!peer.owes_answer());
+        (peer.first_asked, peer.questions) = (Instant::from_nanos(9), 1);
+        assert!(peer.owes_answer() && !peer.is_mute());
+        peer.questions = 2;
+        assert!(peer.is_mute());
+        peer.heard = Instant::from_nanos(9);
+        assert!(!peer.owes_answer() && !peer.is_mute());
     }
 
     #[test]

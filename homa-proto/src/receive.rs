@@ -191,7 +191,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         let p = self.rpcs[idx].peer;
         self.check_cutoffs(now, p, &data.common(), data.cutoff_version());
         match self.rpcs[idx].state {
-            State::ClientOutgoing => self.begin_response(now, idx),
+            State::ClientOutgoing => self.begin_response(now, idx, !data.retransmit()),
             State::ClientIncoming | State::ServerIncoming => {}
             _ => return Err(DropReason::Duplicate),
         }
@@ -250,6 +250,10 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             .stats
             .message_bytes_received
             .wrapping_add(u64::from(fresh));
+        let is_new = !data.retransmit();
+        if is_new && result == Err(DropReason::Duplicate) || fresh > 0 && rpc.tries > 0 {
+            self.peers[p].learn_patience(is_new);
+        }
         if rpc.inc.is_complete() {
             self.peers[p].data_heard = now;
             self.complete(now, idx);
@@ -361,6 +365,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             && data.offset() >= probe.offset
         {
             peer.rtt.sample(now.nanos_since(probe.sent));
+            peer.note_calm();
             peer.probe = None;
         }
     }
@@ -453,6 +458,10 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
                     return Err(DropReason::Stale);
                 }
                 self.respond(idx, Pending::BUSY);
+                Ok(())
+            }
+            State::ClientOutgoing if !self.may_send_again(now, idx) => {
+                self.fail_as_too_late(now, idx);
                 Ok(())
             }
             State::ClientOutgoing | State::ServerOutgoing => {

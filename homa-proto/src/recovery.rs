@@ -40,7 +40,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         let now = self.advance(now);
         self.more_work = false;
         self.notice_lateness(now);
-        self.unpark(now);
+        self.unpark(now, true);
         for done in 0.. {
             let Some(idx) = self.timers.expire(now.as_nanos()) else {
                 break;
@@ -129,7 +129,14 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     /// the last sign of life.
     fn next_ask(&self, idx: u32) -> Instant {
         let rpc = &self.rpcs[idx];
-        let ask = rpc.heard.max(rpc.asked).after(self.interval(idx));
+        let mut since = rpc.heard.max(rpc.asked);
+        let peer = &self.peers[rpc.peer];
+        if rpc.state == State::ClientOutgoing && rpc.begun_at > peer.begun_heard {
+            // Requests are looked at more or less in the order in which they were sent. While there is news of ever later
+            // ones, and none yet of any that began after this one, its turn has not come.
+            since = since.max(peer.begun_heard_at);
+        }
+        let ask = since.after(self.interval(idx));
         if rpc.unanswered < MIN_TRIES {
             return ask;
         }
@@ -182,8 +189,48 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             0 => floor.saturating_mul(5),
             rtt => rtt.saturating_mul(4),
         };
-        backed_off(measured.unwrap_or(guess).max(floor), rpc.tries)
+        // What was asked for without need before is asked for later now.
+        let doublings = rpc.tries.saturating_add(peer.patience);
+        backed_off(measured.unwrap_or(guess).max(floor), doublings)
             .min(self.config.resend_ceiling_ns)
+    }
+
+    /// A peer that has not answered in time, and of which nothing else is heard, is asked one question at a time, whichever
+    /// RPC it is about, at growing intervals: a host that stalls is not buried under the questions of all.
+    /// `Some`: when the next one may be asked.
+    fn next_question(&self, now: Instant, p: u32) -> Option<Instant> {
+        let peer = &self.peers[p];
+        let wait = self.answer_time(p);
+        if !peer.owes_answer() || now < peer.first_asked.after(wait) {
+            return None;
+        }
+        // Four times as long each time: RPCs take turns, and each of them has waited.
+        let doublings = peer.questions.saturating_sub(1).saturating_mul(2);
+        let wait = backed_off(wait, doublings);
+        let next = peer
+            .last_asked
+            .after(wait.min(self.config.resend_ceiling_ns));
+        (next > now).then_some(next)
+    }
+
+    /// How long a peer may take to answer a question, in nanoseconds.
+    fn answer_time(&self, p: u32) -> u64 {
+        let peer = &self.peers[p];
+        let measured = peer.rtt.bound().or_else(|| peer.service.bound());
+        measured.unwrap_or(0).max(self.config.resend_floor_ns)
+    }
+
+    /// A question goes to a peer.
+    fn note_question(&mut self, now: Instant, p: u32) {
+        let wait = self.answer_time(p);
+        let peer = &mut self.peers[p];
+        if !peer.owes_answer() {
+            peer.first_asked = now;
+            peer.questions = 1;
+        } else if now >= peer.first_asked.after(wait) {
+            peer.questions = peer.questions.saturating_add(1);
+        }
+        peer.last_asked = now;
     }
 
     /// How long a hole may be mere reordering, in nanoseconds.
@@ -212,7 +259,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         }
         let waits = rpc.is_client() || rpc.state == State::ServerIncoming;
         let is_doomed = rpc.birth < self.peers[rpc.peer].failed_before;
-        if waits && is_doomed && rpc.unanswered > 0 {
+        if waits && is_doomed && (rpc.unanswered > 0 || self.peers[rpc.peer].is_mute()) {
             self.fail_with_silence(now, idx);
             return;
         }
@@ -284,13 +331,18 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     fn silence_expired(&mut self, now: Instant, idx: u32) {
         let rpc = &self.rpcs[idx];
         let silent_ns = now.nanos_since(rpc.heard);
-        if silent_ns >= self.config.timeout_ns && rpc.unanswered >= MIN_TRIES {
+        let is_asked = rpc.unanswered >= MIN_TRIES || self.peers[rpc.peer].is_mute();
+        if silent_ns >= self.config.timeout_ns && is_asked {
             self.give_up(now, idx);
             return;
         }
         let p = rpc.peer;
         // Data still comes; only a hole that was asked for is still there.
         let is_silent = now >= rpc.heard.after(self.interval(idx));
+        if is_silent && let Some(next) = self.next_question(now, p) {
+            self.spare_question(now, idx, next);
+            return;
+        }
         if self.wait_for_turn(now, idx) {
             return;
         }
@@ -306,26 +358,51 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         }
         rpc.tries = rpc.tries.saturating_add(1);
         rpc.unanswered = rpc.unanswered.saturating_add(1);
+        self.note_question(now, p);
+        let rpc = &mut self.rpcs[idx];
         if rpc.state == State::ClientOutgoing {
             rpc.asked = now;
             rpc.was_asked = true;
             self.respond(idx, Pending::RESEND_ALL);
         } else {
-            rpc.asks_without_data = rpc.asks_without_data.saturating_add(1);
-            let sits = rpc.asks_without_data >= 2;
-            let since = rpc.heard.min(rpc.asked);
+            self.note_sitting(idx);
             let all = Range {
                 start: 0,
-                end: rpc.inc.granted,
+                end: self.rpcs[idx].inc.granted,
             };
             self.ask_for(now, idx, all);
-            // Two intervals without a byte from this peer, of this message or another.
-            if sits && self.peers[p].data_heard <= since && !self.peers[p].is_silent {
-                count(&mut self.stats.peers_silenced);
-                self.grants.silence(&mut self.rpcs, &mut self.peers, p);
-            }
         }
         self.set_timer(now, idx);
+    }
+
+    /// The question that the peer owes an answer to stands for this RPC's too.
+    fn spare_question(&mut self, now: Instant, idx: u32, next: Instant) {
+        count(&mut self.stats.resends_spared);
+        let rpc = &mut self.rpcs[idx];
+        rpc.has_turn = false;
+        let give_up = rpc.heard.after(self.config.timeout_ns);
+        let at = match give_up > now {
+            true => next.min(give_up),
+            false => next,
+        };
+        let at = at.min(rpc.deadline).max(now.after(1));
+        if rpc.state != State::ClientOutgoing {
+            self.note_sitting(idx);
+        }
+        self.timers.set(idx, at.as_nanos());
+    }
+
+    /// Two intervals without a byte from the sender of a message, of this one or another: its grants go to others.
+    fn note_sitting(&mut self, idx: u32) {
+        let rpc = &mut self.rpcs[idx];
+        rpc.asks_without_data = rpc.asks_without_data.saturating_add(1);
+        let p = rpc.peer;
+        let since = rpc.heard.min(rpc.asked);
+        let sits = rpc.asks_without_data >= 2;
+        if sits && self.peers[p].data_heard <= since && !self.peers[p].is_silent {
+            count(&mut self.stats.peers_silenced);
+            self.grants.silence(&mut self.rpcs, &mut self.peers, p);
+        }
     }
 
     /// Questions to one peer are limited in rate: whether this RPC must wait for its turn to ask.
@@ -466,6 +543,15 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         } else {
             self.abandon_request(now, idx);
         }
+    }
+
+    /// Whether bytes of a message that were sent before may go once more. A request must not when its server may have
+    /// forgotten that it ran, as after this host has stood still for long: it would run twice. The other half
+    /// of the time is for packets on their way.
+    pub(crate) fn may_send_again(&self, now: Instant, idx: u32) -> bool {
+        let rpc = &self.rpcs[idx];
+        let remembered = (self.config.ended_window_ns / 2).max(self.config.timeout_ns);
+        !rpc.is_client() || now.nanos_since(rpc.heard) < remembered
     }
 
     /// More of a request may go, new bytes or old ones: from here until all of it has gone the
@@ -662,6 +748,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         let peer = &mut self.peers[rpc.peer];
         if rpc.begun_at > peer.begun_heard {
             peer.begun_heard = rpc.begun_at;
+            peer.begun_heard_at = self.now;
             self.wake_parked(self.rpcs[idx].peer);
         }
     }
@@ -689,8 +776,9 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         }
     }
 
-    /// Parked requests begin, a slice at a time.
-    pub(crate) fn unpark(&mut self, now: Instant) {
+    /// Parked requests begin, a slice at a time; those that fail with their peer do so if they
+    /// `may_fail` here. Where nobody polls events afterwards they are left for `handle_timeout`.
+    pub(crate) fn unpark(&mut self, now: Instant, may_fail: bool) {
         for _ in 0..UNPARKS_PER_CALL {
             let Some(p) = self.unparking.first() else {
                 return;
@@ -700,6 +788,9 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             if let Some(idx) = next
                 && self.rpcs[idx].birth < self.peers[p].failed_before
             {
+                if !may_fail {
+                    return;
+                }
                 self.fail_with_silence(now, idx);
                 continue;
             }

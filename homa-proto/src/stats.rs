@@ -77,6 +77,8 @@ stats! {
     resends_for_buffer,
     /// RESENDs and NEED_ACKs put off because their peer had its share of them.
     resends_deferred,
+    /// RESENDs not sent because the peer owed an answer to one about another RPC and nothing at all was heard of it.
+    resends_spared,
     /// RESENDs of no bytes, not among these, that ask a client whether it still waits.
     probes_sent,
     /// RPC_UNKNOWN packets sent.

@@ -430,18 +430,29 @@ impl<'a> Wheel<'a> {
     /// Links, slots, occupancy, earliest times and the count.
     #[cfg(any(test, feature = "check"))]
     pub(crate) fn check(&self) -> Result<(), &'static str> {
-        let mut count = 0usize;
-        for (list, &tail) in (0u16..).zip(&self.tails) {
-            let level = usize::from(list) >> LEVEL_BITS;
-            let bit = 1u64 << (usize::from(list) % SLOTS);
-            if let Some(slots) = self.slots.get(level) {
-                if (slots & bit != 0) != (tail != NIL) {
-                    return Err("timer: wrong occupancy of a slot");
-                }
-                if (*slots != 0) != (self.levels & 1 << level != 0) {
-                    return Err("timer: wrong occupancy of a level");
-                }
+        // Most slots are empty. Without a branch for each of them fuzzing is several times faster.
+        let (tails, earliest) = (
+            self.tails.as_chunks::<SLOTS>().0,
+            self.earliest_ns.as_chunks::<SLOTS>().0,
+        );
+        for (level, (tails, earliest)) in tails.iter().zip(earliest).enumerate() {
+            let (mut occupied, mut left_over) = (0u64, false);
+            for (slot, (&tail, &at_ns)) in tails.iter().zip(earliest).enumerate() {
+                occupied |= u64::from(tail != NIL) << slot;
+                left_over |= (tail == NIL) & (at_ns != u64::MAX);
             }
+            if self.slots.get(level) != Some(&occupied) {
+                return Err("timer: wrong occupancy of a slot");
+            }
+            if (occupied != 0) != (self.levels & 1 << level != 0) {
+                return Err("timer: wrong occupancy of a level");
+            }
+            if left_over {
+                return Err("timer: an empty slot has a time");
+            }
+        }
+        let mut count = 0usize;
+        for (list, &tail) in (0u16..).zip(&self.tails).filter(|&(_, &tail)| tail != NIL) {
             let (mut at, mut earliest_ns) = (tail, u64::MAX);
             while let Some(node) = self.nodes.get(at as usize) {
                 count = count.wrapping_add(1);
@@ -460,7 +471,7 @@ impl<'a> Wheel<'a> {
                 }
             }
             let cached = self.earliest_ns.get(usize::from(list));
-            if cached.is_some_and(|&c| c > earliest_ns || (tail == NIL && c != u64::MAX)) {
+            if cached.is_some_and(|&cached| cached > earliest_ns) {
                 return Err("timer: wrong earliest time");
             }
         }

@@ -1,10 +1,15 @@
 //! The command line of `homa-sim`.
 
+mod loss;
+mod sustain;
+mod sweep;
+mod tune;
+
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -33,6 +38,8 @@ enum Command {
     Compare(RunArgs),
     /// Many experiments, in parallel: every combination of loads, seeds, overcommitment and transports.
     Sweep(SweepArgs),
+    /// Small RPCs over a lossy network: times at several loss rates, and whether anything is asked for without need.
+    Loss(loss::LossArgs),
     /// Plays fault scenarios, one per seed, until a number or a time is reached or one fails.
     FuzzSeeds(FuzzArgs),
     /// Plays one fault scenario again and shows its last events.
@@ -77,6 +84,10 @@ struct RunArgs {
     /// Transports, separated by commas: homa, newreno, cubic, dctcp, oracle.
     #[arg(long, value_delimiter = ',')]
     transports: Vec<String>,
+    /// Try several settings for each TCP (1, 3 and 10 connections for each pair, timeouts of at least 200 and 1000 µs,
+    /// for DCTCP three marking thresholds) and report the one with the lowest P99 of messages up to 1,400 bytes.
+    #[arg(long, conflicts_with = "pcap_host")]
+    best_tcp: bool,
     /// Write a pcap file of this host's link (with --pcap-file).
     #[arg(long, requires = "pcap_file")]
     pcap_host: Option<HostId>,
@@ -103,6 +114,10 @@ struct SweepArgs {
     /// Overcommitment of Homa, separated by commas.
     #[arg(long, value_delimiter = ',')]
     overcommits: Vec<u8>,
+    /// Look for the highest load that is sustained, for each overcommitment (1 to 8 unless set): at which the backlog
+    /// does not grow.
+    #[arg(long)]
+    sustained: bool,
     /// Runs at the same time; 0: one per core.
     #[arg(long, default_value_t = 0)]
     threads: usize,
@@ -271,6 +286,9 @@ struct ExperimentArgs {
     /// TCP: shortest retransmission timeout, µs.
     #[arg(long)]
     rto_min_us: Option<u64>,
+    /// TCP: connections between two hosts.
+    #[arg(long)]
+    connections: Option<u16>,
     /// Share of packets that are lost.
     #[arg(long)]
     loss: Option<f64>,
@@ -327,6 +345,7 @@ impl ExperimentArgs {
             fifo_permille => to.homa.fifo_permille,
             initial_window => to.tcp.initial_window,
             rto_min_us => to.tcp.rto_min_us,
+            connections => to.tcp.connections,
             loss => to.faults.loss,
             seed => to.seed,
         }
@@ -403,7 +422,9 @@ pub fn main() -> ExitCode {
     let done = match cli.command {
         Command::Run(args) => run(&args, &["homa"]),
         Command::Compare(args) => run(&args, &["homa", "dctcp", "cubic"]),
-        Command::Sweep(args) => sweep(&args),
+        Command::Sweep(args) if args.sustained => sustain::sustain(&args),
+        Command::Sweep(args) => sweep::sweep(&args),
+        Command::Loss(args) => loss::loss(&args),
         Command::FuzzSeeds(args) => fuzz_seeds(&args),
         Command::Replay(args) => Ok(replay(args.seed, args.events)),
     };
@@ -447,6 +468,18 @@ fn run(args: &RunArgs, default: &[&str]) -> Result<ExitCode, String> {
     for name in &transports {
         let bar = progress_bar(&experiment, name);
         let begun = std::time::Instant::now();
+        if args.best_tcp {
+            let report = tune::best(&experiment, name, &mut |tried| {
+                bar.println(format!(
+                    "{} ({}): P99 of one packet {:.1} µs",
+                    tried.transport, tried.settings, tried.one_packet.p99_us
+                ));
+            })?;
+            bar.finish_and_clear();
+            show(&format!("{}\n", report.table()));
+            reports.push(report);
+            continue;
+        }
         let report = experiment.run(
             name,
             &mut Watch {
@@ -633,105 +666,4 @@ fn thread_count(asked: usize) -> usize {
         0 => std::thread::available_parallelism().map_or(1, usize::from),
         threads => threads,
     }
-}
-
-fn sweep(args: &SweepArgs) -> Result<ExitCode, String> {
-    let base = args.experiment.experiment()?;
-    check_transports(&args.transports)?;
-    fn or<T: Clone>(list: &[T], one: T) -> Vec<T> {
-        if list.is_empty() {
-            vec![one]
-        } else {
-            list.to_vec()
-        }
-    }
-    let mut jobs = Vec::new();
-    for &load in &or(&args.loads, base.load) {
-        for &overcommit in &or(&args.overcommits, base.homa.overcommit) {
-            for &seed in &or(&args.seeds, base.seed) {
-                for name in &args.transports {
-                    let mut experiment = base.clone();
-                    experiment.load = load;
-                    experiment.homa.overcommit = overcommit;
-                    experiment.seed = seed;
-                    experiment.check()?;
-                    jobs.push((experiment, name.clone()));
-                }
-            }
-        }
-    }
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let threads = if args.threads == 0 {
-        cores
-    } else {
-        args.threads
-    };
-    let bar = ProgressBar::new(jobs.len() as u64);
-    let next = AtomicUsize::new(0);
-    let results: Mutex<Vec<(usize, Result<Report, String>)>> = Mutex::new(Vec::new());
-    std::thread::scope(|scope| {
-        for _ in 0..threads.min(jobs.len()) {
-            scope.spawn(|| {
-                while let Some((experiment, name)) = jobs.get(next.fetch_add(1, Ordering::Relaxed))
-                {
-                    let at = jobs
-                        .iter()
-                        .position(|job| std::ptr::eq(&job.0, experiment))
-                        .unwrap_or(0);
-                    let mut watch = Watch {
-                        progress: &mut |_, _| {},
-                        capture: None,
-                    };
-                    let report = experiment.run(name, &mut watch);
-                    bar.inc(1);
-                    if let Ok(mut results) = results.lock() {
-                        results.push((at, report));
-                    }
-                }
-            });
-        }
-    });
-    bar.finish_and_clear();
-    let mut results = results.into_inner().map_err(|error| error.to_string())?;
-    results.sort_by_key(|result| result.0);
-    let mut table = format!(
-        "{:>9} {:>6} {:>10} {:>6} {:>9} {:>10} {:>9} {:>9} {:>11} {:>8} {:>9}\n",
-        "transport",
-        "load",
-        "overcommit",
-        "seed",
-        "goodput",
-        "unfinished",
-        "tenth P99",
-        "weighted",
-        "largest P99",
-        "wasted %",
-        "drops"
-    );
-    let mut reports = Vec::new();
-    for (at, report) in results {
-        let report = report?;
-        let (experiment, _) = &jobs[at];
-        table += &format!(
-            "{:>9} {:>6} {:>10} {:>6} {:>9.3} {:>10} {:>9.2} {:>9.2} {:>11.2} {:>8.1} {:>9}\n",
-            report.transport,
-            report.load,
-            experiment.homa.overcommit,
-            report.seed,
-            report.goodput_gbps,
-            report.unfinished,
-            report.smallest_tenth.p99_slowdown,
-            report.count_weighted_p99_slowdown,
-            report
-                .by_length
-                .last()
-                .map_or(0.0, |class| class.p99_slowdown),
-            report.wasted_bandwidth * 100.0,
-            report.drops
-        );
-        reports.push(report);
-    }
-    show(&table);
-    write_outputs(&args.output, &base, &reports)?;
-    Ok(ExitCode::SUCCESS)
 }

@@ -6,11 +6,12 @@ use homa_proto::{Config, Limits};
 use serde::{Deserialize, Serialize};
 
 use crate::capture::Capture;
-use crate::fault::{Faults, PacketFaults};
+use crate::fault::{Faults, PacketFaults, Step};
 use crate::ideal::{Ideal, message_wire_bytes};
 use crate::network::{Network, Routing, SwitchSettings};
 use crate::packet::{ETHERNET_OVERHEAD, HostId};
 use crate::report::{Report, Speed};
+use crate::rng::Rng;
 use crate::sim::{Application, Setup, Simulation, Software};
 use crate::topology::{Buffer, LeafSpine, Topology, bps};
 use crate::traffic;
@@ -239,6 +240,10 @@ pub struct Experiment {
     pub tcp: TcpOptions,
     /// Faults that packets suffer.
     pub faults: PacketFaults,
+    /// A host does nothing for `pause_ms`, at random times, on average so many milliseconds apart; 0: never.
+    pub pause_every_ms: f64,
+    /// The length of such a pause, in milliseconds.
+    pub pause_ms: f64,
     /// Fixes everything random.
     pub seed: u64,
 }
@@ -282,6 +287,8 @@ impl Default for Experiment {
             homa: HomaOptions::default(),
             tcp: TcpOptions::default(),
             faults: PacketFaults::default(),
+            pause_every_ms: 0.0,
+            pause_ms: 0.0,
             seed: 1,
         }
     }
@@ -297,7 +304,9 @@ impl Experiment {
     /// A published set-up.
     ///
     /// `sigcomm18`: the simulations of the SIGCOMM '18 paper (144 hosts in 9 racks, 10 and 40 Gb/s, 250 ns a
-    /// switch, 0.5 µs of software each way and 0.5 µs to think, spraying, no drops, one-way messages, load counted on the wire).
+    /// switch, spraying, no drops, one-way messages, load counted on the wire). Of the 1.5 µs that a host takes, 0.5 µs
+    /// are software at each end of a message and 0.5 µs the sending card; the simulator of the paper counts all three
+    /// into a message's time and into its best possible time.
     /// `atc21`: the cluster of the ATC '21 paper (40 hosts, 25 Gb/s, one switch; messages capped at 1 MB and echoed, load
     /// counted in message data each way, software such that a 100-byte RPC takes 15.1 µs).
     ///
@@ -312,9 +321,8 @@ impl Experiment {
                 cable_ns: 0,
                 buffer: Buffer::Infinite,
                 software: Software {
-                    tx_ns: 500,
+                    tx_ns: 1000,
                     rx_ns: 500,
-                    think_ns: 500,
                     ..Software::default()
                 },
                 homa: HomaOptions {
@@ -374,6 +382,8 @@ impl Experiment {
         within("skew", self.skew, 0.0, 1.0)?;
         within("millis", self.millis, 0.001, 1e6)?;
         within("warmup", self.warmup, 0.0, 100.0)?;
+        within("pause-every-ms", self.pause_every_ms, 0.0, 1e6)?;
+        within("pause-ms", self.pause_ms, 0.0, 1e6)?;
         within("drain-millis", self.drain_millis, 0.0, 1e7)?;
         within("levels", f64::from(self.levels), 1.0, 8.0)?;
         within("mtu", f64::from(self.mtu), 256.0, 9000.0)?;
@@ -394,6 +404,7 @@ impl Experiment {
             1.0,
             10_000.0,
         )?;
+        within("connections", f64::from(self.tcp.connections), 1.0, 64.0)?;
         within("rto-min-us", self.tcp.rto_min_us as f64, 1.0, 1e7)?;
         match self.buffer {
             Buffer::Infinite => {}
@@ -496,7 +507,7 @@ impl Experiment {
 
     /// The threshold of marking: what is set, or 20 full packets at 10 Gb/s and in proportion at other speeds, but no fewer
     /// than 10.
-    fn ecn_threshold(&self) -> u64 {
+    pub(crate) fn ecn_threshold(&self) -> u64 {
         let packet = u64::from(self.mtu) + u64::from(ETHERNET_OVERHEAD);
         self.ecn_bytes
             .unwrap_or_else(|| packet * ((self.gbps * 2.0) as u64).max(10))
@@ -511,6 +522,22 @@ impl Experiment {
         let payload = u32::from(self.mtu) - crate::ideal::HEADER_BYTES;
         let both = ideal.one_way_ns(0, far, payload) + ideal.one_way_ns(far, 0, 1);
         both as u64 + 2 * self.software.think_ns
+    }
+
+    /// The settings of a transport that matter most, in a few words.
+    #[must_use]
+    pub fn describe_settings(&self, transport: &str) -> String {
+        let tcp = &self.tcp;
+        let shared = format!(
+            "{} connections a pair, timeout at least {} µs",
+            tcp.connections, tcp.rto_min_us
+        );
+        match transport {
+            "homa" => format!("overcommitment {}", self.homa.overcommit),
+            "dctcp" => format!("{shared}, marks above {} B", self.ecn_threshold()),
+            "cubic" | "newreno" => shared,
+            _ => String::new(),
+        }
     }
 
     /// Runs it with one transport. `progress` is called now and then with simulated nanoseconds, and events so far.
@@ -528,6 +555,7 @@ impl Experiment {
                 initial_window: self.tcp.initial_window,
                 rto_min_ns: self.tcp.rto_min_us * 1000,
                 ack_delay_ns: self.tcp.ack_delay_us * 1000,
+                connections: self.tcp.connections,
             };
             Tcp::new(settings, hosts)
         };
@@ -740,6 +768,28 @@ impl Experiment {
         })
     }
 
+    /// When hosts pause.
+    fn pauses(&self, hosts: usize, until: u64) -> Vec<(u64, Step)> {
+        let mut steps = Vec::new();
+        if self.pause_every_ms <= 0.0 {
+            return steps;
+        }
+        let mut rng = Rng::new(self.seed, 0x0070_6175_7365);
+        for host in 0..hosts as HostId {
+            let mut at = 0;
+            loop {
+                at += rng.exponential(self.pause_every_ms * 1e6) as u64;
+                if at >= until {
+                    break;
+                }
+                let end = at + (self.pause_ms * 1e6) as u64;
+                steps.push((at, Step::Pause(host, end)));
+                at = end;
+            }
+        }
+        steps
+    }
+
     fn simulate<T: Transport, A: Application + traffic::Report>(
         &self,
         topology: &Topology,
@@ -765,8 +815,9 @@ impl Experiment {
         };
         let latency = self.software.rx_ns + self.software.think_ns;
         let network = Network::new(topology, settings, latency, self.seed);
-        let faults = Faults::new(self.faults.clone(), Vec::new(), hosts, self.seed);
         let ends_at = app.ends_at();
+        let steps = self.pauses(hosts, ends_at.unwrap_or(0));
+        let faults = Faults::new(self.faults.clone(), steps, hosts, self.seed);
         let setup = Setup {
             software: self.software,
             seed: self.seed,
@@ -785,11 +836,28 @@ impl Experiment {
         let drain = (self.drain_millis * 1e6) as u64;
         let end = ends_at.map_or(drain, |at| at.saturating_add(drain));
         let begun = Instant::now();
-        let mut more = true;
-        while more && !(sim.now() >= ends_at.unwrap_or(0) && sim.app.finished()) {
-            more = sim.run(end, 100_000);
-            (watch.progress)(sim.now(), sim.processed());
+        // Bytes begun and arrived, at the middle and at the end of the time in which messages begin.
+        let mut books = Vec::new();
+        let mut marks = ends_at.map_or(vec![], |at| vec![at, at / 2]);
+        let (mut more, mut shown) = (true, 0);
+        while more && !(marks.is_empty() && sim.app.finished()) {
+            // Little by little: what follows the end of interest would count as idle time.
+            more = sim.run(marks.last().copied().unwrap_or(end), 100);
+            if !more && marks.pop().is_some() {
+                books.push((sim.app.totals().begun_bytes, sim.network.data_arrived()));
+                more = true;
+            }
+            if sim.processed() >= shown + 100_000 {
+                shown = sim.processed();
+                (watch.progress)(sim.now(), shown);
+            }
         }
+        let arrived_share = match books[..] {
+            [(begun, arrived), (begun_later, arrived_later)] if begun_later > begun => {
+                (arrived_later - arrived) as f64 / (begun_later - begun) as f64
+            }
+            _ => 0.0,
+        };
         let speed = Speed::new(begun.elapsed(), sim.processed(), sim.network.hops());
         if let Some(capture) = sim.capture.take() {
             capture
@@ -797,7 +865,7 @@ impl Experiment {
                 .map_err(|error| format!("capture file: {error}"))?;
         }
         sim.app.finish();
-        Ok(Report::new(self, topology, &sim, speed))
+        Ok(Report::new(self, topology, &sim, speed, arrived_share))
     }
 }
 

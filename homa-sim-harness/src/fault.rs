@@ -11,6 +11,8 @@ use crate::rng::Rng;
 pub struct PacketFaults {
     /// Lost.
     pub loss: f64,
+    /// Packets of fewer bytes on the wire are not lost in this way.
+    pub spare_below: u32,
     /// Lost in bursts.
     pub bursts: Option<BurstLoss>,
     /// Arrives twice, the copy up to `late_ns` later.
@@ -247,7 +249,8 @@ impl Faults {
                 return true;
             }
         }
-        self.rng.chance(settings.loss) || self.rng.chance(settings.corrupt)
+        let is_spared = packet.wire_bytes < settings.spare_below;
+        !is_spared && self.rng.chance(settings.loss) || self.rng.chance(settings.corrupt)
     }
 }
 

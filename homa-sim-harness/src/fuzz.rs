@@ -267,6 +267,7 @@ impl Scenario {
         let hostile = rng.chance(0.1);
         let faults = PacketFaults {
             loss: p(rng),
+            spare_below: 0,
             bursts: sometimes(
                 rng,
                 0.2,

@@ -199,6 +199,7 @@ pub struct Network<B> {
     downlinks: Vec<Downlink>,
     rng: Rng,
     hops: u64,
+    data_arrived: u64,
 }
 
 impl<B: Default> Network<B> {
@@ -229,6 +230,7 @@ impl<B: Default> Network<B> {
             downlinks: vec![Downlink::default(); hosts as usize],
             rng: Rng::new(seed, 0x006e_6574_776f_726b),
             hops: 0,
+            data_arrived: 0,
         };
         let mut host_ports = Vec::new();
         for (host, link) in topology.hosts.iter().enumerate() {
@@ -336,6 +338,9 @@ impl<B: Default> Network<B> {
         let now = events.now();
         let packet = self.packets.get(slot);
         if packet.at < self.hosts {
+            if packet.kind == 0 {
+                self.data_arrived += u64::from(packet.data_bytes);
+            }
             return Arrival::Host(packet.at as HostId);
         }
         let switch = (packet.at - self.hosts) as usize;
@@ -522,6 +527,12 @@ impl<B: Default> Network<B> {
     #[must_use]
     pub fn hops(&self) -> u64 {
         self.hops
+    }
+
+    /// Bytes of message data that have reached hosts, those sent again not counted.
+    #[must_use]
+    pub fn data_arrived(&self) -> u64 {
+        self.data_arrived
     }
 
     /// Every switch port with what it has done.

@@ -161,6 +161,12 @@ impl Recorder {
         bands
     }
 
+    /// Messages of one packet: up to 1,400 bytes.
+    #[must_use]
+    pub fn one_packet(&self) -> Class {
+        self.class(0, 1400).unwrap_or_default()
+    }
+
     /// All messages in one class.
     #[must_use]
     pub fn all(&self) -> Class {

@@ -80,6 +80,8 @@ pub struct Job {
 pub struct Report {
     /// Transport.
     pub transport: String,
+    /// Its settings that matter most.
+    pub settings: String,
     /// Topology.
     pub topology: String,
     /// Workload.
@@ -105,6 +107,9 @@ pub struct Report {
     pub measured: u64,
     /// Messages still under way at the end.
     pub unfinished: u64,
+    /// Bytes of data that arrived while messages were begun, over the bytes begun; the first half, in which queues fill,
+    /// does not count. 0 for jobs, which begin nothing at random.
+    pub arrived_share: f64,
     /// Message data delivered, per host, in Gb/s.
     pub goodput_gbps: f64,
     /// Share of time that downlinks were idle while messages for their host were outstanding.
@@ -117,6 +122,8 @@ pub struct Report {
     pub bands: Vec<Class>,
     /// All messages.
     pub all: Class,
+    /// Messages of one packet: up to 1,400 bytes.
+    pub one_packet: Class,
     /// The shortest tenth.
     pub smallest_tenth: Class,
     /// P99 slowdown of each length, weighted by the number of messages.
@@ -145,6 +152,7 @@ impl Report {
         topology: &Topology,
         sim: &Simulation<T, A>,
         speed: Speed,
+        arrived_share: f64,
     ) -> Self {
         let now = sim.now();
         let recorder = sim.app.recorder();
@@ -163,6 +171,7 @@ impl Report {
             .for_each(|share| *share /= f64::max(sent, 1.0));
         Self {
             transport: sim.transport.name().into(),
+            settings: experiment.describe_settings(sim.transport.name()),
             topology: topology.name.clone(),
             workload: experiment.describe_traffic(),
             load: experiment.load,
@@ -175,6 +184,7 @@ impl Report {
             messages: totals,
             measured: recorder.count(),
             unfinished: totals.started - totals.completed - totals.failed,
+            arrived_share,
             goodput_gbps: totals.bytes as f64 * 8.0
                 / now.max(1) as f64
                 / topology.hosts.len() as f64,
@@ -182,6 +192,7 @@ impl Report {
             classes: recorder.classes(),
             bands: recorder.bands(),
             all: recorder.all(),
+            one_packet: recorder.one_packet(),
             smallest_tenth: recorder.smallest_tenth(),
             count_weighted_p99_slowdown: count_weighted_p99(&by_length),
             by_length,
@@ -216,8 +227,8 @@ impl Report {
     fn write_table(&self, out: &mut String) -> std::fmt::Result {
         writeln!(
             out,
-            "{}: {} at load {}, {}, seed {}",
-            self.transport, self.workload, self.load, self.topology, self.seed
+            "{} ({}): {} at load {}, {}, seed {}",
+            self.transport, self.settings, self.workload, self.load, self.topology, self.seed
         )?;
         writeln!(
             out,
@@ -442,6 +453,11 @@ pub fn comparison(reports: &[Report]) -> String {
         }
         out.push('\n');
     }
+    let _ = write!(out, "{:>22}", "one packet P99 µs");
+    for report in reports {
+        let _ = write!(out, " | {:>27.1}", report.one_packet.p99_us);
+    }
+    out.push('\n');
     let _ = write!(out, "{:>22}", "count-weighted P99 ×");
     for report in reports {
         let _ = write!(

@@ -61,6 +61,24 @@ impl Axis {
         }
     }
 
+    /// Marked values, and those between them that get a faint line.
+    fn grid(&self) -> (Vec<(f64, String)>, Vec<f64>) {
+        if self.log {
+            let ticks = self.decade_ticks();
+            let between = ticks
+                .iter()
+                .flat_map(|tick| (2..10).map(move |step| tick.0 * f64::from(step)))
+                .filter(|value| *value < self.high)
+                .collect();
+            return (ticks, between);
+        }
+        let step = (self.high - self.low) / 6.0;
+        let at = |n: f64| self.low + step * n;
+        let ticks = (0..=6).map(|n| (at(f64::from(n)), format!("{:.0}", at(f64::from(n)))));
+        let between = (0..6).map(|n| at(f64::from(n) + 0.5)).collect();
+        (ticks.collect(), between)
+    }
+
     fn decade_ticks(&self) -> Vec<(f64, String)> {
         let (first, last) = (
             self.low.log10().round() as i32,
@@ -138,7 +156,15 @@ impl Plot<'_> {
                 escape(label)
             )?;
         }
-        for (value, label) in self.y.decade_ticks() {
+        let (marked, between) = self.y.grid();
+        for value in between {
+            let at = y(value);
+            writeln!(
+                out,
+                r##"<line x1="{LEFT}" y1="{at:.1}" x2="{right}" y2="{at:.1}" stroke="#eeeeee"/>"##
+            )?;
+        }
+        for (value, label) in marked {
             let at = y(value);
             writeln!(
                 out,
@@ -147,16 +173,6 @@ impl Plot<'_> {
                 LEFT - 8.0,
                 at + 4.0
             )?;
-            for step in 2..10 {
-                let value = value * f64::from(step);
-                if value < self.y.high {
-                    let at = y(value);
-                    writeln!(
-                        out,
-                        r##"<line x1="{LEFT}" y1="{at:.1}" x2="{right}" y2="{at:.1}" stroke="#eeeeee"/>"##
-                    )?;
-                }
-            }
         }
         writeln!(
             out,
@@ -216,44 +232,112 @@ fn setting(reports: &[Report]) -> String {
     })
 }
 
-/// P50 and P99 of the time by message length, one colour a transport, both axes logarithmic.
+/// A line to draw.
+#[derive(Clone, Debug)]
+pub struct Line {
+    /// What the legend says.
+    pub name: String,
+    /// Lines of one group have one colour.
+    pub group: String,
+    /// Dashed or solid.
+    pub dashed: bool,
+    /// Ascending in the first.
+    pub points: Vec<(f64, f64)>,
+}
+
+/// A plot with both axes logarithmic. Groups get their colours in the order of their first lines.
 #[must_use]
-pub fn times(reports: &[Report]) -> String {
+pub fn log_log(title: &str, x_name: &str, y_name: &str, lines: &[Line], note: &str) -> String {
+    let mut groups: Vec<&str> = Vec::new();
     let mut curves = Vec::new();
-    for (report, colour) in reports.iter().zip(COLOURS.iter().cycle()) {
-        for (name, dash) in [("P99", ""), ("P50", "5 4")] {
-            curves.push(Curve {
-                name: format!("{} {name}", report.transport),
-                colour,
-                dash,
-                points: report
-                    .bands
-                    .iter()
-                    .map(|class| {
-                        let value = if name == "P99" {
-                            class.p99_us
-                        } else {
-                            class.p50_us
-                        };
-                        (f64::from(class.max_bytes), value)
-                    })
-                    .collect(),
-            });
-        }
+    for line in lines {
+        let group = groups.iter().position(|group| *group == line.group);
+        let group = group.unwrap_or_else(|| {
+            groups.push(&line.group);
+            groups.len() - 1
+        });
+        curves.push(Curve {
+            name: line.name.clone(),
+            colour: COLOURS[group % COLOURS.len()],
+            dash: if line.dashed { "5 4" } else { "" },
+            points: line.points.clone(),
+        });
     }
     let values = |f: fn(&(f64, f64)) -> f64| {
         Axis::decades(curves.iter().flat_map(|curve| curve.points.iter().map(f)))
     };
     let (x, y) = (values(|point| point.0), values(|point| point.1));
     Plot {
-        title: "Time of a message by its length",
-        x_name: "message length, bytes",
-        y_name: "time, µs",
+        title,
+        x_name,
+        y_name,
         x_ticks: x.decade_ticks(),
         x,
         y,
         curves,
-        note: &setting(reports),
+        note,
+    }
+    .draw()
+}
+
+/// P50 and P99 of the time by message length, one colour a transport, both axes logarithmic.
+#[must_use]
+pub fn times(reports: &[Report]) -> String {
+    let mut lines = Vec::new();
+    for report in reports {
+        for (name, dashed) in [("P99", false), ("P50", true)] {
+            let points = report.bands.iter().map(|class| {
+                let us = if dashed { class.p50_us } else { class.p99_us };
+                (f64::from(class.max_bytes), us)
+            });
+            lines.push(Line {
+                name: format!("{} {name}", report.transport),
+                group: report.transport.clone(),
+                dashed,
+                points: points.collect(),
+            });
+        }
+    }
+    log_log(
+        "Time of a message by its length",
+        "message length, bytes",
+        "time, µs",
+        &lines,
+        &setting(reports),
+    )
+}
+
+/// The highest load that is sustained, by overcommitment.
+#[must_use]
+pub fn sustained(points: &[(u8, f64)], note: &str) -> String {
+    let last = points.iter().map(|point| point.0).max().unwrap_or(8).max(2);
+    Plot {
+        title: "Highest load that is sustained",
+        x_name: "overcommitment: messages granted at once",
+        y_name: "load, per cent of the host links",
+        x_ticks: (1..=last)
+            .map(|count| (f64::from(count), count.to_string()))
+            .collect(),
+        x: Axis {
+            low: 0.5,
+            high: f64::from(last) + 0.5,
+            log: false,
+        },
+        y: Axis {
+            low: 40.0,
+            high: 100.0,
+            log: false,
+        },
+        curves: vec![Curve {
+            name: "Homa".into(),
+            colour: COLOURS[0],
+            dash: "",
+            points: points
+                .iter()
+                .map(|&(count, load)| (f64::from(count), load * 100.0))
+                .collect(),
+        }],
+        note,
     }
     .draw()
 }

@@ -105,6 +105,7 @@ fn tcp(algorithm: Algorithm, hosts: usize) -> Tcp {
         initial_window: 10,
         rto_min_ns: 1_000_000,
         ack_delay_ns: 500_000,
+        connections: 1,
     };
     Tcp::new(settings, hosts)
 }

@@ -181,10 +181,6 @@ impl Cell {
         }
         self.latencies.clear();
     }
-
-    pub(super) fn figure(&self, figure: Figure) -> Option<f64> {
-        self.medians.and_then(|medians| medians.figure(figure))
-    }
 }
 
 /// A ratio, and what it is to reach.
@@ -296,6 +292,8 @@ pub struct Figures {
     pub run_millis: u64,
     /// What makes the figures doubtful.
     pub warnings: Vec<String>,
+    /// That this process may use.
+    pub cpus: usize,
     #[serde(skip)]
     processor: Option<sys::Processor>,
 }
@@ -309,6 +307,7 @@ impl Figures {
             runs: plan.runs,
             run_millis: plan.duration.as_millis() as u64,
             warnings: Vec::new(),
+            cpus: plan.cpus,
             processor: sys::processor(),
         }
     }
@@ -348,15 +347,16 @@ impl Figures {
             .of(&[Rate], homa)
             .filter_map(|sample| sample.allocations_per_rpc)
             .reduce(f64::max);
-        let nobody = |_: Transport| false;
+        let quic = |transport| transport == Transport::Quic;
+        let grpc = |transport| transport == Transport::Grpc;
         self.ratios = BTreeMap::from([
             ("throughput_vs_raw", ratio(gbps(homa), gbps(raw))),
             ("throughput_vs_tcp", ratio(gbps(homa), gbps(tcp))),
-            ("throughput_vs_quic", ratio(gbps(homa), gbps(nobody))),
+            ("throughput_vs_quic", ratio(gbps(homa), gbps(quic))),
             ("gbps_per_core_second", per_core),
             ("latency_vs_raw", ratio(p50(homa), p50(raw))),
             ("rate_vs_tcp", ratio(rates(homa), rates(tcp))),
-            ("rate_vs_grpc", ratio(rates(homa), rates(nobody))),
+            ("rate_vs_grpc", ratio(rates(homa), rates(grpc))),
             ("mixed_p99_tcp_vs_homa", ratio(p99(tcp), p99(homa))),
             ("syscalls_per_rpc", least(&rate, |s| s.system_calls_per_rpc)),
             ("allocations_per_rpc", allocations),
@@ -365,8 +365,7 @@ impl Figures {
     }
 
     fn warn(&mut self) {
-        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        if cpus < 2 {
+        if self.cpus < 2 {
             self.warnings
                 .push("one CPU: client and server wait for each other".into());
         }

@@ -46,6 +46,8 @@ pub struct Options {
 
 /// Runs the race; `progress` hears how many of how many runs are done.
 pub fn run(options: &Options, progress: &mut dyn FnMut(usize, usize)) -> Result<Figures> {
+    // Before this thread is pinned to one of them.
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     sys::pin(CLIENT_CPU);
     let runs = options.runs.unwrap_or(if options.quick { 3 } else { 7 });
     let millis = options
@@ -55,6 +57,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(usize, usize)) -> Result<
         mtu: options.mtu,
         runs: runs.into(),
         duration: Duration::from_millis(millis),
+        cpus,
     };
     let chosen = |scenario: Scenario| -> Vec<Transport> {
         let enters = |transport: &Transport| {

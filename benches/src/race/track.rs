@@ -19,6 +19,8 @@ pub(super) struct Plan {
     pub(super) mtu: u16,
     pub(super) runs: usize,
     pub(super) duration: Duration,
+    /// That the process may use.
+    pub(super) cpus: usize,
 }
 
 /// What has not ended this long after it should have has failed.

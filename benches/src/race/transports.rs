@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::Scenario;
 use crate::tcp::Choice;
 use crate::transport::{Pair, Setup};
-use crate::{homa, tcp};
+use crate::{grpc, homa, quic, tcp};
 
 /// A transport, as it is set for the race.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, ValueEnum)]
@@ -26,17 +26,23 @@ pub enum Transport {
     TcpBbr,
     /// TCP with BBR, a connection for each class of message sizes.
     TcpBbrBySize,
+    /// QUIC by quinn, a stream for each RPC.
+    Quic,
+    /// gRPC by tonic.
+    Grpc,
 }
 
 impl Transport {
     /// In the order that they run in.
-    pub(super) const ALL: [Self; 6] = [
+    pub(super) const ALL: [Self; 8] = [
         Self::RawUdp,
         Self::HomaMio,
         Self::TcpCubic,
         Self::TcpCubicBySize,
         Self::TcpBbr,
         Self::TcpBbrBySize,
+        Self::Quic,
+        Self::Grpc,
     ];
 
     /// Whether it takes part in a scenario.
@@ -49,6 +55,7 @@ impl Transport {
                 Throughput | ThroughputSleeping | Latency | LatencySleeping
             ),
             Self::TcpCubicBySize | Self::TcpBbrBySize => scenario == Mixed,
+            Self::Grpc => !matches!(scenario, Throughput | ThroughputSleeping | Mixed),
             _ => true,
         }
     }
@@ -86,6 +93,8 @@ impl Transport {
             Self::TcpCubicBySize => tcp("cubic", true),
             Self::TcpBbr => tcp("bbr", false),
             Self::TcpBbrBySize => tcp("bbr", true),
+            Self::Quic => quic::pair(setup),
+            Self::Grpc => grpc::pair(setup),
         }
         .map(Some)
     }

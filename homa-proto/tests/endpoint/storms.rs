@@ -56,6 +56,40 @@ fn resends_rotate_over_the_rpcs_of_an_overloaded_peer() {
     }
 }
 
+/// A host that stalls is not buried under the questions of all RPCs that wait for it, and when it comes back those of
+/// which the requests were lost are asked about soon.
+#[test]
+fn a_stalled_peer_is_asked_one_question_at_a_time() {
+    let mut hand = Hand::new();
+    let config = config();
+    let mut open: Vec<u64> = (0..8).map(|_| hand.request(100).1).collect();
+    hand.out();
+    let mut asked = Vec::new();
+    for _ in 0..200 {
+        for (at, sent) in hand.wait(MS) {
+            asked.extend(sent.resend().map(|_| at));
+        }
+    }
+    // Each of eight may ask while the first question could still be answered; then a question every 4, 16, 64 … intervals.
+    assert!((2..=8 + 6).contains(&asked.len()), "{asked:?}");
+    assert!(hand.node.stats().resends_spared >= 8);
+    // It lives, and answers one.
+    let first = open.remove(0);
+    hand.busy(first).unwrap();
+    let since = hand.now;
+    while !open.is_empty() && hand.now.nanos_since(since) < SECOND {
+        for (_, sent) in hand.wait(MS) {
+            if sent.resend().is_some() {
+                let id = sent.repr().common().sender_id ^ 1;
+                open.retain(|other| *other != id);
+                hand.busy(id).unwrap();
+            }
+        }
+    }
+    assert!(open.is_empty(), "never asked about: {open:?}");
+    assert!(hand.event().is_none(), "{:?}", config.timeout_ns);
+}
+
 /// 500 RPCs to one peer at 1 % loss: all end well, with little that is sent for nothing.
 #[test]
 fn many_rpcs_with_losses() {

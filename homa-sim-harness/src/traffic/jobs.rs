@@ -128,6 +128,8 @@ impl JobTraffic {
 
     fn send(&mut self, message: Message, out: &mut Outbox) {
         self.totals.started += 1;
+        self.totals.begun_bytes +=
+            u64::from(message.bytes) + u64::from(message.reply_bytes.unwrap_or(0));
         out.send(message);
     }
 

@@ -74,6 +74,7 @@ impl<A: Report, B: Report> Report for Mixed<A, B> {
             started: a.started + b.started,
             completed: a.completed + b.completed,
             failed: a.failed + b.failed,
+            begun_bytes: a.begun_bytes + b.begun_bytes,
             bytes: a.bytes + b.bytes,
         }
     }

@@ -34,6 +34,8 @@ pub struct Totals {
     pub completed: u64,
     /// Failed.
     pub failed: u64,
+    /// Bytes in messages begun, answers included.
+    pub begun_bytes: u64,
     /// Bytes in completed messages, answers included.
     pub bytes: u64,
 }

@@ -131,6 +131,7 @@ impl Application for Poisson {
             tag: 0,
         };
         self.totals.started += 1;
+        self.totals.begun_bytes += u64::from(bytes) + u64::from(reply_bytes.unwrap_or(0));
         self.measured_open += u64::from(self.measured(&message));
         out.send(message);
         self.schedule(now, host, out);

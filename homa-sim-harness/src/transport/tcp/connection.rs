@@ -148,6 +148,11 @@ impl Connection {
         self.end
     }
 
+    /// Bytes written and not yet known to have arrived.
+    pub(super) fn unacknowledged(&self) -> u64 {
+        self.end - self.una
+    }
+
     /// When a timer of this end is due.
     pub(super) fn next_timer(&self) -> Option<u64> {
         self.timeout_at.into_iter().chain(self.ack_at).min()

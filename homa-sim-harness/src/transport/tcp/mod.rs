@@ -1,7 +1,8 @@
 //! Small models of TCP, for comparison: NewReno, CUBIC and DCTCP, all with SACK-based loss recovery.
 //!
-//! One connection per pair of hosts, open from the start; messages follow each other in its stream, each behind a
-//! prefix with its length and id. What is modelled, and after which RFC:
+//! One or several connections for each pair of hosts, open from the start. A message, or an answer, goes to the one
+//! with the fewest bytes not yet acknowledged; there messages follow each other, each behind a prefix with its length
+//! and id. What is modelled, and after which RFC:
 //!
 //! * windows: slow start and congestion avoidance (5681), restart after idle (5681 §4.1), an initial window of 10
 //!   (6928), growth only while the window is used (7661 in spirit), CUBIC (9438), DCTCP (8257);
@@ -48,6 +49,8 @@ pub struct Settings {
     pub rto_min_ns: u64,
     /// How long a lone segment waits for its acknowledgement, in nanoseconds.
     pub ack_delay_ns: u64,
+    /// Connections between two hosts.
+    pub connections: u16,
 }
 
 impl Settings {
@@ -66,6 +69,8 @@ pub struct TcpOptions {
     pub rto_min_us: u64,
     /// How long a lone segment waits for its acknowledgement, in microseconds.
     pub ack_delay_us: u64,
+    /// Connections between two hosts; a message goes to the one with the least to do.
+    pub connections: u16,
 }
 
 impl Default for TcpOptions {
@@ -74,6 +79,7 @@ impl Default for TcpOptions {
             initial_window: 10,
             rto_min_us: 1000,
             ack_delay_us: 500,
+            connections: 10,
         }
     }
 }
@@ -133,7 +139,7 @@ struct HostState {
 pub struct Tcp {
     settings: Settings,
     hosts: Vec<HostState>,
-    /// The end at host `a` of its connection with `b` is number `a × hosts + b`.
+    /// The end at host `a` of its connection `c` with `b` is number `(a × hosts + b) × connections + c`.
     connections: Vec<Option<Box<Connection>>>,
     deliveries: VecDeque<Delivery>,
     counters: Counters,
@@ -146,37 +152,54 @@ impl Tcp {
         Self {
             settings,
             hosts: (0..hosts).map(|_| HostState::default()).collect(),
-            connections: (0..hosts * hosts).map(|_| None).collect(),
+            connections: (0..hosts * hosts * usize::from(settings.connections))
+                .map(|_| None)
+                .collect(),
             deliveries: VecDeque::new(),
             counters: Counters::default(),
         }
     }
 
-    fn index(&self, host: HostId, peer: HostId) -> usize {
-        usize::from(host) * self.hosts.len() + usize::from(peer)
+    fn index(&self, host: HostId, peer: HostId, lane: usize) -> usize {
+        let pair = usize::from(host) * self.hosts.len() + usize::from(peer);
+        pair * self.lanes() + lane
     }
 
-    fn connection(&mut self, host: HostId, peer: HostId) -> &mut Connection {
-        let index = self.index(host, peer);
+    fn lanes(&self) -> usize {
+        usize::from(self.settings.connections)
+    }
+
+    fn connection(&mut self, host: HostId, peer: HostId, lane: usize) -> &mut Connection {
+        let index = self.index(host, peer, lane);
         self.connections[index]
             .get_or_insert_with(|| Box::new(Connection::new(peer, &self.settings)))
     }
 
+    /// The connection with the fewest bytes to get across.
+    fn least_loaded(&self, from: HostId, to: HostId) -> usize {
+        let first = self.index(from, to, 0);
+        let load = |lane: &usize| {
+            let connection = self.connections[first + lane].as_ref();
+            connection.map_or(0, |connection| connection.unacknowledged())
+        };
+        (0..self.lanes()).min_by_key(load).unwrap_or(0)
+    }
+
     fn write(&mut self, now: u64, from: HostId, to: HostId, bytes: u32, id: MessageId, part: Part) {
         let settings = self.settings;
-        let end = self
-            .connection(from, to)
-            .write(now, PREFIX_BYTES + u64::from(bytes), &settings);
+        let lane = self.least_loaded(from, to);
+        let end =
+            self.connection(from, to, lane)
+                .write(now, PREFIX_BYTES + u64::from(bytes), &settings);
         // What the receiver would read from the prefix.
-        self.connection(to, from)
+        self.connection(to, from, lane)
             .boundaries
             .push_back((end, id, part));
-        self.update(from, to);
+        self.update(from, self.index(from, to, lane));
     }
 
     /// Queues a connection that wants to send and sets its timer, after anything that may have changed either.
-    fn update(&mut self, host: HostId, peer: HostId) {
-        let index = self.index(host, peer);
+    fn update(&mut self, host: HostId, index: usize) {
         let Some(connection) = &mut self.connections[index] else {
             return;
         };
@@ -223,7 +246,8 @@ impl Transport for Tcp {
 
     fn receive(&mut self, now: u64, host: HostId, packet: &Packet, body: &mut Segment) {
         let (settings, mut counters) = (self.settings, self.counters);
-        let connection = self.connection(host, packet.from);
+        let lane = packet.flow as usize % self.lanes();
+        let connection = self.connection(host, packet.from, lane);
         let marked = packet.ecn == Ecn::Marked;
         let complete = connection.receive(now, body, marked, &settings, &mut counters);
         let mut done = Vec::new();
@@ -243,7 +267,7 @@ impl Transport for Tcp {
                 },
             });
         }
-        self.update(host, packet.from);
+        self.update(host, self.index(host, packet.from, lane));
     }
 
     fn timer(&mut self, now: u64, host: HostId) {
@@ -259,8 +283,7 @@ impl Transport for Tcp {
             }
             connection.timer_entry = u64::MAX;
             connection.timer(now, &self.settings, &mut self.counters);
-            let peer = connection.peer;
-            self.update(host, peer);
+            self.update(host, index as usize);
         }
     }
 
@@ -290,7 +313,7 @@ impl Transport for Tcp {
                 connection.queued = true;
                 state.turns.push_back(index);
             }
-            self.update(host, peer);
+            self.update(host, index as usize);
             let capable = self.settings.algorithm == Algorithm::Dctcp;
             return Some(Packet {
                 from: host,
@@ -321,8 +344,10 @@ impl Transport for Tcp {
 
     fn crash(&mut self, _now: u64, host: HostId) {
         for peer in 0..self.hosts.len() as HostId {
-            for (a, b) in [(host, peer), (peer, host)] {
-                let index = self.index(a, b);
+            for (a, b, lane) in
+                (0..self.lanes()).flat_map(|lane| [(host, peer, lane), (peer, host, lane)])
+            {
+                let index = self.index(a, b, lane);
                 if let Some(connection) = self.connections[index].take() {
                     self.deliveries
                         .extend(
@@ -344,8 +369,10 @@ impl Transport for Tcp {
 
     fn encode(&self, packet: &Packet, body: &Segment, out: &mut Vec<u8>) -> u8 {
         let header = body.header_bytes() - 20;
-        out.extend((5000 + packet.from % 1000).to_be_bytes());
-        out.extend((5000 + packet.to % 1000).to_be_bytes());
+        // The same port at both ends of a connection.
+        let port = 5000 + packet.flow % u32::from(self.settings.connections);
+        out.extend((port as u16).to_be_bytes());
+        out.extend((port as u16).to_be_bytes());
         out.extend((body.offset as u32).to_be_bytes());
         out.extend((body.ack as u32).to_be_bytes());
         let ece = if body.marked { 0x40 } else { 0 };
