@@ -8,10 +8,9 @@ use homa_bench::load::{ClosedLoop, closed_loop};
 use homa_bench::transport::{CLIENT_CPU, Pair, Reply, ServerThread, Setup};
 use homa_bench::workload::Pattern;
 use homa_bench::{homa, sys, tcp};
-use homa_mio::sys::Os;
 
 fn homa(setup: Setup) -> Result<Pair> {
-    homa::pair::<Os>("homa-mio", setup)
+    homa::Driver::Mio.pair(setup)
 }
 
 fn tcp(setup: Setup) -> Result<Pair> {

@@ -4,15 +4,48 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use anyhow::{Context, Result};
 use homa_mio::generic::{Options, Socket};
-use homa_mio::sys::Sys;
-use homa_mio::{Event, Feature, IoStats, Message, RequestOptions, SendErrorKind, Wait};
+use homa_mio::sys::{Os, Sys};
+use homa_mio::{Event, Feature, Message, Reason, RequestOptions, SendErrorKind, Wait};
+#[cfg(target_os = "linux")]
+use homa_uring::Uring;
 
 use crate::transport::{Client, FRESH, NAP, Outcome, Pair, Reply, Server, Setup};
 
-/// A client and its servers over a driver; `name` is what reports call it.
-pub fn pair<S: Sys + Default + Send + 'static>(name: &'static str, setup: Setup) -> Result<Pair> {
+/// Where packets meet the system.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Driver {
+    /// UDP sockets.
+    Mio,
+    /// io_uring, and nothing without it.
+    #[cfg(target_os = "linux")]
+    Uring,
+    /// io_uring, or UDP sockets where it cannot be used: the settings say why.
+    #[cfg(target_os = "linux")]
+    UringOrMio,
+}
+
+impl Driver {
+    /// A client and its servers.
+    pub fn pair(self, setup: Setup) -> Result<Pair> {
+        match self {
+            Self::Mio => pair("homa-mio", || Os, setup),
+            #[cfg(target_os = "linux")]
+            Self::Uring => pair("homa-uring", Uring::default, setup),
+            #[cfg(target_os = "linux")]
+            Self::UringOrMio => pair("homa-uring", Uring::or_mio, setup),
+        }
+    }
+}
+
+fn pair<S: Sys + Default + Send + 'static>(
+    name: &'static str,
+    sys: impl Fn() -> S,
+    setup: Setup,
+) -> Result<Pair> {
     let bind = || -> Result<Socket<S>> {
-        let socket = options(setup).bind((Ipv4Addr::LOCALHOST, 0).into());
+        let socket = options(setup)
+            .sys(sys())
+            .bind((Ipv4Addr::LOCALHOST, 0).into());
         socket.with_context(|| format!("no socket for {name}"))
     };
     let servers: Vec<_> = (0..setup.peers).map(|_| bind()).collect::<Result<_>>()?;
@@ -31,7 +64,7 @@ pub fn pair<S: Sys + Default + Send + 'static>(name: &'static str, setup: Setup)
     ))
 }
 
-fn options<S: Sys + Default>(setup: Setup) -> Options<S> {
+fn options(setup: Setup) -> Options<Os> {
     let wait = if setup.sleep { Wait::Sleep } else { Wait::Spin };
     Socket::builder().wait(wait).mtu(setup.mtu)
 }
@@ -65,11 +98,6 @@ impl<S: Sys> HomaClient<S> {
     }
 }
 
-/// The system calls of a driver.
-fn system_calls(io: &IoStats) -> u64 {
-    io.receive_calls + io.send_calls + io.wait_calls
-}
-
 impl<S: Sys> Client for HomaClient<S> {
     fn settings(&self) -> String {
         let config = self.socket.config();
@@ -79,8 +107,12 @@ impl<S: Sys> Client for HomaClient<S> {
             bps => format!("{:.1} Gb/s", bps as f64 / 1e9),
         };
         let feature = |name: &str, feature: Feature| format!("{name} {feature}");
+        let driver = match stats.io_uring {
+            Feature::Off(Reason::OtherDriver) => self.name.into(),
+            ring => format!("{}, io_uring {ring}", self.name),
+        };
         [
-            self.name.into(),
+            driver,
             format!("MTU {}", config.mtu),
             feature("GSO", stats.gso),
             feature("GRO", stats.gro),
@@ -132,7 +164,7 @@ impl<S: Sys> Client for HomaClient<S> {
     }
 
     fn system_calls(&self) -> Option<u64> {
-        Some(system_calls(&self.socket.stats().io))
+        Some(self.socket.stats().io.system_calls())
     }
 }
 
@@ -170,7 +202,7 @@ impl<S: Sys + Send> Server for HomaServers<S> {
 
     fn system_calls(&self) -> Option<u64> {
         let each = self.sockets.iter().map(|socket| socket.stats().io);
-        Some(each.map(|io| system_calls(&io)).sum())
+        Some(each.map(|io| io.system_calls()).sum())
     }
 }
 

@@ -2,7 +2,6 @@
 
 pub mod alloc;
 pub mod bench_core;
-pub mod bench_driver;
 pub mod cli;
 pub mod demo;
 pub mod grpc;
@@ -15,6 +14,7 @@ pub mod race;
 pub mod raw_udp;
 pub mod report;
 pub mod serve;
+pub mod soak;
 pub mod sys;
 pub mod tcp;
 mod tokio_turns;

@@ -8,16 +8,13 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use rustix::event::{PollFd, PollFlags};
 use socket2::{Domain, Socket, Type};
 
-use crate::report::Latencies;
 use crate::sys;
-use crate::transport::{Client, FRESH, Outcome, Pair, Reply, SERVER_CPU, Server, Setup};
+use crate::transport::{Client, FRESH, Outcome, Pair, Reply, Server, Setup};
 
 const HEADER: usize = 12;
 /// Bytes asked for in one read.
@@ -556,65 +553,10 @@ pub fn pair(setup: Setup, choice: Choice) -> Result<Pair> {
     Ok((Box::new(client), Box::new(server)))
 }
 
-/// Round trips of `size` bytes, one at a time, both ends spinning on one connection.
-pub fn ping_pong(size: usize, duration: Duration) -> Result<Latencies> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-    let client = TcpStream::connect(listener.local_addr()?)?;
-    let (server, _) = listener.accept()?;
-    for stream in [&client, &server] {
-        stream.set_nodelay(true)?;
-        stream.set_nonblocking(true)?;
-    }
-    let stop = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let echo = scope.spawn(|| -> io::Result<()> {
-            sys::pin(SERVER_CPU);
-            let mut buffer = vec![0; size];
-            loop {
-                if !spin_read(&server, &mut buffer, &stop)? {
-                    return Ok(());
-                }
-                (&server).write_all(&buffer)?;
-            }
-        });
-        let result = (|| {
-            let mut latencies = Latencies::default();
-            let mut buffer = vec![0; size];
-            let start = Instant::now();
-            while start.elapsed() < duration {
-                let asked = Instant::now();
-                (&client).write_all(&buffer)?;
-                spin_read(&client, &mut buffer, &stop)?;
-                latencies.record(size as u32, asked.elapsed().as_nanos() as u64);
-            }
-            Ok(latencies)
-        })();
-        stop.store(true, Ordering::Relaxed);
-        drop(echo.join());
-        result
-    })
-}
-
-/// Fills the buffer without sleeping. `false`: told to stop.
-fn spin_read(mut stream: &TcpStream, buffer: &mut [u8], stop: &AtomicBool) -> io::Result<bool> {
-    let mut filled = 0;
-    while filled < buffer.len() {
-        match stream.read(&mut buffer[filled..]) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(read) => filled += read,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                if stop.load(Ordering::Relaxed) {
-                    return Ok(false);
-                }
-            }
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(true)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::load::{ClosedLoop, closed_loop};
     use crate::transport::ServerThread;
@@ -662,11 +604,5 @@ mod tests {
             assert!(thread.counters().system_calls > Some(2));
             thread.stop().unwrap();
         }
-    }
-
-    #[test]
-    fn round_trips_take_time() {
-        let latencies = ping_pong(100, Duration::from_millis(20)).unwrap();
-        assert!(latencies.class(99, 100).p50_us.unwrap() > 0.1);
     }
 }

@@ -16,24 +16,15 @@ fn alone() -> MutexGuard<'static, ()> {
     MACHINE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A small network with short messages: enough samples within a second.
-const SMALL: [&str; 11] = [
-    "lab",
-    "--hosts",
-    "3",
-    "--rate",
-    "50mbit",
-    "--workload",
-    "w1",
-    "--load",
-    "0.05",
-    "--seconds",
-    "0.5",
-];
+/// A small network.
+const SMALL: [&str; 3] = ["lab", "--hosts", "3"];
+/// Short messages: enough samples within a moment.
+const SHORT: [&str; 6] = ["--rate", "50mbit", "--workload", "w1", "--load", "0.05"];
 
-fn lab(args: &[&str]) -> Command {
+fn lab(seconds: &str, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_homa"));
-    command.args(SMALL).args(args).stdin(Stdio::null());
+    command.args(SMALL).args(["--seconds", seconds]).args(args);
+    command.stdin(Stdio::null());
     command
 }
 
@@ -71,21 +62,22 @@ fn the_lab_compares_and_leaves_nothing_behind() {
     for (extra, name) in [(&[][..], "4"), (&["--ipv6"], "6")] {
         let [json, csv, svg] =
             ["json", "csv", "svg"].map(|kind| path(&format!("lab{name}.{kind}")));
-        let output = lab(&[
-            "--transports",
-            "homa-mio,tcp-cubic",
-            "--tcp-connections",
-            "1,2",
-        ])
-        .args(extra)
-        .arg("--json")
-        .arg(&json)
-        .arg("--csv")
-        .arg(&csv)
-        .arg("--svg")
-        .arg(&svg)
-        .output()
-        .unwrap();
+        let output = lab("0.5", &SHORT)
+            .args([
+                "--transports",
+                "homa-mio,tcp-cubic",
+                "--tcp-connections",
+                "1,2",
+            ])
+            .args(extra)
+            .arg("--json")
+            .arg(&json)
+            .arg("--csv")
+            .arg(&csv)
+            .arg("--svg")
+            .arg(&svg)
+            .output()
+            .unwrap();
         if missing(&output) {
             return;
         }
@@ -188,15 +180,12 @@ impl Drop for Running {
 fn however_the_lab_is_ended_its_hosts_end_too() {
     let _alone = alone();
     let before = names();
-    if missing(
-        &lab(&["--transports", "tcp-cubic", "--tcp-connections", "1"])
-            .output()
-            .unwrap(),
-    ) {
+    let once = ["--transports", "tcp-cubic", "--tcp-connections", "1"];
+    if missing(&lab("0.5", &SHORT).args(once).output().unwrap()) {
         return;
     }
     for signal in ["-INT", "-TERM", "-KILL"] {
-        let child = lab(&["--seconds", "100"])
+        let child = lab("100", &SHORT)
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
@@ -223,8 +212,14 @@ fn jobs_take_steps() {
     let _alone = alone();
     for pattern in ["barrier", "kv", "incast"] {
         let json = path(&format!("{pattern}.json"));
-        let output = lab(&["--pattern", pattern, "--transports", "homa-mio,tcp-reno"])
-            .args(["--tcp-connections", "2", "--json"])
+        let output = lab("2", &["--pattern", pattern, "--load", "0.1"])
+            .args([
+                "--transports",
+                "homa-mio,tcp-reno",
+                "--tcp-connections",
+                "2",
+            ])
+            .arg("--json")
             .arg(&json)
             .output()
             .unwrap();

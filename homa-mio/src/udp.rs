@@ -283,7 +283,7 @@ impl<S: Sys> Udp<S> {
         let mut bytes = 0;
         for (at, incoming) in self.incoming[..count].iter().enumerate() {
             let memory = self.sys.bytes(&self.receive_memory, at);
-            let datagrams = split(memory, incoming, self.gro.is_on(), &mut self.io);
+            let datagrams = incoming.datagrams(memory, self.gro.is_on(), &mut self.io);
             let Some((from, datagrams)) = datagrams else {
                 continue;
             };
@@ -746,36 +746,6 @@ fn usable(got: usize) -> usize {
     } else {
         got / 2
     }
-}
-
-/// Where a reception came from, and the datagrams in it.
-fn split<'a>(
-    memory: &'a [u8],
-    incoming: &Incoming,
-    gro: bool,
-    io: &mut IoStats,
-) -> Option<(SocketAddr, impl Iterator<Item = &'a [u8]>)> {
-    let Some(from) = incoming.from else {
-        io.without_address += 1;
-        return None;
-    };
-    // Without the segment size several datagrams would look like one.
-    if incoming.control_truncated && gro {
-        io.control_truncated += 1;
-        return None;
-    }
-    let mut bytes = &memory[..incoming.len.min(memory.len())];
-    let size = incoming.segment_size.unwrap_or(bytes.len()).max(1);
-    if incoming.truncated {
-        io.truncated += 1;
-        // The last datagram is not whole.
-        bytes = &bytes[..(bytes.len().saturating_sub(1)) / size * size];
-    }
-    io.joined_received += u64::from(bytes.len() > size);
-    if incoming.tos & 0b11 == 0b11 {
-        io.congestion_marked += bytes.len().div_ceil(size) as u64;
-    }
-    Some((from, bytes.chunks(size)))
 }
 
 /// Fills places of a window that are not in use.

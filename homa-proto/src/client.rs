@@ -20,6 +20,10 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             // Unless the server said that it knew of no request, it would have answered anyway.
             self.peers[rpc.peer].learn_patience(is_new && rpc.was_asked);
         }
+        let peer = &mut self.peers[rpc.peer];
+        if rpc.begun_at > peer.answered {
+            (peer.answered, peer.answered_at) = (rpc.begun_at, now);
+        }
         // The time of a response counts only if nobody had to ask.
         if rpc.tries == 0 && !rpc.was_probed && rpc.out.sent == rpc.out.len && rpc.heard <= now {
             let service = now.nanos_since(rpc.heard);

@@ -141,8 +141,9 @@ pub(crate) struct PeerSlot {
     /// The peer has looked at what was sent up to here of `begun`: it has been heard of a request
     /// that began later.
     pub(crate) begun_heard: u64,
-    /// When that last grew.
-    pub(crate) begun_heard_at: Instant,
+    /// A request that began up to here of `begun` has been answered, and when that last grew.
+    pub(crate) answered: u64,
+    pub(crate) answered_at: Instant,
     /// The request that began last; live while `begun_heard` is less than `begun`.
     pub(crate) last_begun: u32,
     /// Requests that have begun and not ended.
@@ -211,7 +212,8 @@ impl PeerSlot {
             acks: Held::NONE,
             begun: 0,
             begun_heard: 0,
-            begun_heard_at: Instant::ZERO,
+            answered: 0,
+            answered_at: Instant::ZERO,
             last_begun: 0,
             begun_live: 0,
             parked: List::EMPTY,

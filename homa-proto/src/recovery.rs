@@ -131,10 +131,10 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         let rpc = &self.rpcs[idx];
         let mut since = rpc.heard.max(rpc.asked);
         let peer = &self.peers[rpc.peer];
-        if rpc.state == State::ClientOutgoing && rpc.begun_at > peer.begun_heard {
-            // Requests are looked at more or less in the order in which they were sent. While there is news of ever later
-            // ones, and none yet of any that began after this one, its turn has not come.
-            since = since.max(peer.begun_heard_at);
+        if rpc.state == State::ClientOutgoing && rpc.begun_at > peer.answered {
+            // Requests are answered more or less in the order in which they were sent. While the answers come, and none yet
+            // to a request that began after this one, its turn has not come.
+            since = since.max(peer.answered_at);
         }
         let ask = since.after(self.interval(idx));
         if rpc.unanswered < MIN_TRIES {
@@ -213,10 +213,11 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         (next > now).then_some(next)
     }
 
-    /// How long a peer may take to answer a question, in nanoseconds.
+    /// How long a peer may take to answer a question, in nanoseconds. One of the two is seldom measured.
     fn answer_time(&self, p: u32) -> u64 {
         let peer = &self.peers[p];
-        let measured = peer.rtt.bound().or_else(|| peer.service.bound());
+        let (network, service) = (peer.rtt.bound(), peer.service.bound());
+        let measured = network.into_iter().chain(service).min();
         measured.unwrap_or(0).max(self.config.resend_floor_ns)
     }
 
@@ -748,7 +749,6 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         let peer = &mut self.peers[rpc.peer];
         if rpc.begun_at > peer.begun_heard {
             peer.begun_heard = rpc.begun_at;
-            peer.begun_heard_at = self.now;
             self.wake_parked(self.rpcs[idx].peer);
         }
     }

@@ -326,9 +326,8 @@ impl TransportReport {
     pub(super) fn new(name: &'static str, homa: bool, variants: Vec<VariantReport>) -> Self {
         let rank = |variant: &VariantReport| {
             let steps = variant.steps.as_ref().map(|steps| steps.mean_us);
-            steps
-                .or(variant.short_p99_us)
-                .or(variant.classes.first()?.p99_us)
+            let first = || variant.classes.first()?.p99_us;
+            steps.or(variant.short_p99_us).or_else(first)
         };
         let best = if homa {
             variants.first()

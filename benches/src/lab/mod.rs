@@ -414,7 +414,7 @@ fn idle_sizes(options: &Options) -> Vec<(u32, usize)> {
         .map(|bytes| {
             // A message of 1 MB takes its time at the speed of the link.
             let once = f64::from(bytes) * 16.0 / options.rate as f64 + 2.3e-3;
-            (bytes, ((0.15 / once) as usize).clamp(5, 50))
+            (bytes, ((0.15 / once) as usize).clamp(3, 50))
         })
         .collect()
 }

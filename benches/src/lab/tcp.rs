@@ -16,6 +16,9 @@ use super::node::{Counters, News, Node, Place};
 use super::sys;
 use crate::tcp::{Framed, Received};
 
+/// Bytes that a connection takes ahead of what it can send (TCP_NOTSENT_LOWAT): a write of a long
+/// message then does not hold up the thread for as long as it takes to copy all of it.
+const UNSENT: u32 = 128 * 1024;
 const LISTENER: Token = Token(usize::MAX);
 
 #[derive(Debug)]
@@ -72,6 +75,7 @@ impl TcpNode {
 
     fn add(&mut self, stream: TcpStream) -> Result<usize> {
         let index = self.connections.len();
+        SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT)?;
         let framed = Framed::new(stream)?;
         self.poll.registry().register(
             &mut SourceFd(&framed.stream().as_raw_fd()),
@@ -213,7 +217,7 @@ impl Node for TcpNode {
 
     fn settings(&self) -> String {
         format!(
-            "{}, {} connections a pair, TCP_NODELAY, the connection with the fewest bytes waiting",
+            "{}, {} connections a pair, TCP_NODELAY, 128 KB unsent, the connection with the fewest bytes waiting",
             self.congestion, self.per_pair
         )
     }

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::scenario::Figure;
 use super::track::Plan;
-use super::{Scenario, Transport};
+use super::{Scenario, Transport, svg};
 use crate::report::{CLASS_BOUNDS, Latencies, median, micros, table, thousands};
 use crate::sys;
 
@@ -464,6 +464,12 @@ impl Figures {
             out += &format!("Warning: {warning}\n");
         }
         out
+    }
+
+    /// The scenarios' figures as a picture (SVG).
+    #[must_use]
+    pub fn svg(&self) -> String {
+        svg::svg(self)
     }
 
     fn goals(&self) -> String {

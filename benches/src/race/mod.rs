@@ -6,6 +6,7 @@
 
 mod figures;
 mod scenario;
+mod svg;
 mod track;
 mod transports;
 
@@ -64,7 +65,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(usize, usize)) -> Result<
             (options.transports.is_empty() || options.transports.contains(transport))
                 && transport.enters(scenario)
         };
-        Transport::ALL.into_iter().filter(enters).collect()
+        Transport::ALL.iter().copied().filter(enters).collect()
     };
     let scenarios = Scenario::ALL
         .into_iter()

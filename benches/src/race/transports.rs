@@ -2,13 +2,13 @@
 
 use anyhow::Result;
 use clap::ValueEnum;
-use homa_mio::sys::Os;
 use serde::Serialize;
 
 use super::Scenario;
+use crate::homa::Driver;
 use crate::tcp::Choice;
 use crate::transport::{Pair, Setup};
-use crate::{grpc, homa, quic, tcp};
+use crate::{grpc, quic, tcp};
 
 /// A transport, as it is set for the race.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, ValueEnum)]
@@ -18,6 +18,9 @@ pub enum Transport {
     RawUdp,
     /// Homa over UDP sockets.
     HomaMio,
+    /// Homa over io_uring.
+    #[cfg(target_os = "linux")]
+    HomaUring,
     /// TCP with CUBIC, all messages on one connection to a server.
     TcpCubic,
     /// TCP with CUBIC, a connection for each class of message sizes.
@@ -34,9 +37,11 @@ pub enum Transport {
 
 impl Transport {
     /// In the order that they run in.
-    pub(super) const ALL: [Self; 8] = [
+    pub(super) const ALL: &[Self] = &[
         Self::RawUdp,
         Self::HomaMio,
+        #[cfg(target_os = "linux")]
+        Self::HomaUring,
         Self::TcpCubic,
         Self::TcpCubicBySize,
         Self::TcpBbr,
@@ -67,14 +72,11 @@ impl Transport {
     }
 
     pub(super) fn is_homa(self) -> bool {
-        matches!(self, Self::HomaMio)
+        self.name().starts_with("homa")
     }
 
     pub(super) fn is_tcp(self) -> bool {
-        matches!(
-            self,
-            Self::TcpCubic | Self::TcpCubicBySize | Self::TcpBbr | Self::TcpBbrBySize
-        )
+        self.name().starts_with("tcp")
     }
 
     /// A client and its server; `None` for raw UDP, which has a loop of its own.
@@ -88,7 +90,9 @@ impl Transport {
         };
         match self {
             Self::RawUdp => return Ok(None),
-            Self::HomaMio => homa::pair::<Os>("homa-mio", setup),
+            Self::HomaMio => Driver::Mio.pair(setup),
+            #[cfg(target_os = "linux")]
+            Self::HomaUring => Driver::Uring.pair(setup),
             Self::TcpCubic => tcp("cubic", false),
             Self::TcpCubicBySize => tcp("cubic", true),
             Self::TcpBbr => tcp("bbr", false),

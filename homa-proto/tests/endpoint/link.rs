@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use homa_proto::{
     Config, DropReason, Endpoint, Event, HeapBuffers, Instant, Limits, PeerAddr, RequestOptions,
-    RpcError, RpcId, SendError, Storage, TimeoutReason,
+    RpcError, RpcId, SendError, Storage, TimeoutReason, Transmit,
     wire::{MAX_MESSAGE, Repr},
 };
 
@@ -130,6 +130,11 @@ pub(crate) struct Net {
     #[allow(clippy::type_complexity)]
     pub(crate) filter: Option<Box<dyn FnMut(usize, usize, &[u8]) -> bool>>,
     pub(crate) delay_ns: u64,
+    /// Whether the next packets are gathered; `None`: never.
+    #[allow(clippy::type_complexity)]
+    pub(crate) gathers: Option<Box<dyn FnMut() -> bool>>,
+    /// Batches whose payload was lent.
+    pub(crate) lent: u64,
     flight: Flight,
     sent: u64,
     pub(crate) packets: u64,
@@ -151,6 +156,8 @@ impl Net {
             cut: Vec::new(),
             filter: None,
             delay_ns: 5_000,
+            gathers: None,
+            lent: 0,
             flight: BTreeMap::new(),
             sent: 0,
             packets: 0,
@@ -195,7 +202,7 @@ impl Net {
     pub(crate) fn flush(&mut self, at: usize) {
         let mut buffer = vec![0xaa; 65_536];
         let mut rounds = 0;
-        while let Some(sent) = self.nodes[at].poll_transmit(self.now, &mut buffer) {
+        while let Some(sent) = self.transmit(at, &mut buffer) {
             rounds += 1;
             assert!(rounds < 10_000, "endless transmission");
             assert!(sent.len > 0 && sent.len <= 65_507 && sent.priority < 8);
@@ -213,6 +220,23 @@ impl Net {
             }
         }
         self.check(at);
+    }
+
+    /// The next packets, by whichever form it is the turn of.
+    fn transmit(&mut self, at: usize, buffer: &mut [u8]) -> Option<Transmit> {
+        let node = &mut self.nodes[at];
+        if !self.gathers.as_mut().is_some_and(|gathers| gathers()) {
+            return node.poll_transmit(self.now, buffer);
+        }
+        let gather = node.poll_transmit_gather(self.now, buffer)?;
+        if !gather.payload.is_empty() {
+            self.lent += 1;
+            let packets = gather.packets(buffer);
+            let whole = packets.flat_map(|(header, data)| [header, data].concat());
+            let whole: Vec<u8> = whole.collect();
+            buffer[..whole.len()].copy_from_slice(&whole);
+        }
+        Some(gather.transmit)
     }
 
     fn launch(&mut self, from: usize, to: usize, mut packet: Vec<u8>) {

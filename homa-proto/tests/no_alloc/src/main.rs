@@ -199,6 +199,12 @@ fn output(node: &mut Node, buffer: &mut [u8]) {
             device::send(packet);
         }
     }
+    while let Some(gather) = node.poll_transmit_gather(now(), buffer) {
+        for (header, payload) in gather.packets(buffer) {
+            device::send(header);
+            device::send(payload);
+        }
+    }
     while let Some(event) = node.poll_event() {
         react(node, event);
     }
