@@ -16,7 +16,7 @@ fn run(seed: u64, mut gathers: impl FnMut() -> bool + 'static) -> (Vec<(usize, V
         kept.borrow_mut().push((from, packet.to_vec()));
         true
     }));
-    net.gathers = Some(Box::new(move || gathers()));
+    net.gathers = Some(Box::new(gathers));
     let until = net.now.after(20_000_000_000);
     let (mut sent, mut ended) = (0, 0);
     loop {
