@@ -13,7 +13,7 @@ use serde::Serialize;
 #[cfg(target_os = "linux")]
 use crate::lab;
 use crate::report::JsonFile;
-use crate::{bench_core, bench_driver, demo, serve, soak};
+use crate::{bench_core, demo, homa, race, serve, soak};
 
 /// Homa in user space: try it, talk with it, measure it.
 #[derive(Debug, Parser)]
@@ -34,6 +34,8 @@ enum Command {
     /// Measure.
     #[command(subcommand)]
     Bench(Bench),
+    /// Race Homa against raw UDP, TCP, QUIC and gRPC, in turns, on loopback.
+    Race(Race),
     /// Compare Homa with the kernel's TCP across an emulated switch: network namespaces on this
     /// machine, which end with the command.
     #[cfg(target_os = "linux")]
@@ -52,6 +54,20 @@ enum Driver {
     /// UDP sockets and epoll.
     #[default]
     Mio,
+    /// io_uring; where it cannot be used, UDP sockets and the reason.
+    #[cfg(target_os = "linux")]
+    #[value(alias = "auto")]
+    Uring,
+}
+
+impl From<Driver> for homa::Driver {
+    fn from(driver: Driver) -> Self {
+        match driver {
+            Driver::Mio => Self::Mio,
+            #[cfg(target_os = "linux")]
+            Driver::Uring => Self::UringOrMio,
+        }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -120,8 +136,6 @@ struct Soak {
 enum Bench {
     /// The protocol alone: two endpoints joined in memory in one thread.
     Core(Measure),
-    /// The driver on loopback, beside raw UDP and TCP.
-    Driver(Measure),
 }
 
 #[derive(Debug, Args)]
@@ -132,6 +146,18 @@ struct Measure {
     /// Write the figures to this file as well.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+struct Race {
+    #[command(flatten)]
+    options: race::Options,
+    /// Write the figures to this file as well.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Draw them to this file.
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
 }
 
 /// Runs a command.
@@ -147,12 +173,7 @@ pub fn run(cli: Cli) -> Result<()> {
             print!("{}", figures.table());
             write(json, &figures)
         }
-        Command::Bench(Bench::Driver(options)) => {
-            let json = open(&options.json)?;
-            let figures = bench_driver::run(options.quick, &mut progress())?;
-            print!("{}", figures.table());
-            write(json, &figures)
-        }
+        Command::Race(options) => run_race(&options),
         #[cfg(target_os = "linux")]
         Command::Lab(options) => lab::run(&options),
         #[cfg(target_os = "linux")]
@@ -160,13 +181,26 @@ pub fn run(cli: Cli) -> Result<()> {
     }
 }
 
+fn run_race(options: &Race) -> Result<()> {
+    let json = open(&options.json)?;
+    let svg = open(&options.svg)?;
+    let figures = race::run(&options.options, &mut progress())?;
+    print!("{}", figures.table());
+    write(json, &figures)?;
+    svg.map_or(Ok(()), |file| file.write_text(&figures.svg()))?;
+    match figures.first_error() {
+        Some(error) => bail!(error),
+        None => Ok(()),
+    }
+}
+
 fn run_demo(options: &Demo) -> Result<()> {
     let json = open(&options.json)?;
-    let Driver::Mio = options.driver;
     let outcome = demo::run(demo::Options {
         seconds: options.seconds,
         load: options.load,
         seed: options.seed,
+        driver: options.driver.into(),
     })?;
     print!("{}", outcome.table());
     write(json, &outcome)?;

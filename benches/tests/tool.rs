@@ -206,6 +206,9 @@ fn wrong_arguments_have_a_code_of_their_own() {
         &["call", "127.0.0.1:1", "--size", "99999999999"],
         &["call", "127.0.0.1:1", "--count", "0"],
         &["serve"],
+        &["race", "--mtu", "100"],
+        &["race", "--scenarios", "horses"],
+        &["race", "--runs", "0"],
         &["nonsense"],
         &[],
     ] {
@@ -237,27 +240,95 @@ fn bench_core_writes_its_figures() {
 }
 
 #[test]
-fn bench_driver_writes_its_figures() {
+fn race_writes_figures_ratios_and_a_picture() {
     let _alone = alone();
-    let path = json_path("driver.json");
-    let args = [
-        "bench",
-        "driver",
-        "--quick",
-        "--json",
-        path.to_str().unwrap(),
-    ];
-    let output = homa(&args).output().unwrap();
+    let (path, picture) = (json_path("race.json"), json_path("race.svg"));
+    let args = ["race", "--runs", "1", "--millis", "30", "--json"];
+    let output = homa(&args)
+        .arg(&path)
+        .arg("--svg")
+        .arg(&picture)
+        .output()
+        .unwrap();
     assert!(output.status.success(), "{output:?}");
     let json = read_json(&path);
-    for key in [
-        "raw_udp_gbps",
-        "homa_gbps",
-        "raw_udp_p50_us",
-        "tcp_p50_us",
-        "homa_p50_us",
-        "homa_p99_us",
+    // io_uring and BBR are not everywhere, and an open load may be too much for a slow machine.
+    for (scenario, transports) in [
+        (
+            "throughput",
+            &["raw-udp", "homa-mio", "tcp-cubic", "quic"][..],
+        ),
+        (
+            "throughput-sleeping",
+            &["raw-udp", "homa-mio", "tcp-cubic", "quic"],
+        ),
+        (
+            "latency",
+            &["raw-udp", "homa-mio", "tcp-cubic", "quic", "grpc"],
+        ),
+        (
+            "latency-sleeping",
+            &["raw-udp", "homa-mio", "tcp-cubic", "quic", "grpc"],
+        ),
+        ("rate", &["homa-mio", "tcp-cubic", "quic", "grpc"]),
+        ("rate-sleeping", &["homa-mio", "tcp-cubic", "quic", "grpc"]),
+        ("rate-peers", &["homa-mio", "tcp-cubic", "quic", "grpc"]),
+        ("mixed", &["homa-mio", "tcp-cubic", "tcp-cubic-by-size"]),
     ] {
-        assert!(json[key].as_f64().unwrap() > 0.0, "{key}: {json}");
+        for transport in transports {
+            let cell = &json["scenarios"][scenario]["transports"][transport];
+            assert_eq!(cell["errors"], 0, "{scenario} {transport}: {cell}");
+            for key in ["gbps", "cpu_seconds_per_gigabyte", "gbps_per_core_second"] {
+                let value = cell[key].as_f64();
+                assert!(value > Some(0.0), "{scenario} {transport} {key}: {cell}");
+            }
+            assert_eq!(cell["runs"].as_array().unwrap().len(), 1);
+            assert!(!cell["settings"].as_str().unwrap().is_empty());
+        }
     }
+    for ratio in [
+        "throughput_vs_raw",
+        "throughput_vs_tcp",
+        "throughput_vs_quic",
+        "gbps_per_core_second",
+        "latency_vs_raw",
+        "rate_vs_tcp",
+        "rate_vs_grpc",
+        "mixed_p99_tcp_vs_homa",
+        "syscalls_per_rpc",
+    ] {
+        let value = json["ratios"][ratio].as_f64();
+        assert!(value > Some(0.0), "{ratio}: {}", json["ratios"]);
+    }
+    assert!(json["ratios"]["allocations_per_rpc"].is_number());
+    let picture = std::fs::read_to_string(picture).unwrap();
+    assert!(picture.starts_with("<svg") && picture.trim_end().ends_with("</svg>"));
+    assert!(picture.matches("class=\"homa\"").count() >= 8, "{picture}");
+}
+
+#[test]
+fn race_runs_what_is_chosen_alone() {
+    let _alone = alone();
+    let path = json_path("race-chosen.json");
+    let output = homa(&["race", "--runs", "1", "--millis", "20", "--mtu", "9000"])
+        .args([
+            "--scenarios",
+            "latency,rate",
+            "--transports",
+            "homa-mio,tcp-cubic",
+        ])
+        .arg("--json")
+        .arg(&path)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let json = read_json(&path);
+    let scenarios = json["scenarios"].as_object().unwrap();
+    assert!(scenarios.keys().eq(["latency", "rate"]), "{json}");
+    for figures in scenarios.values() {
+        let transports = figures["transports"].as_object().unwrap();
+        assert!(transports.keys().eq(["homa-mio", "tcp-cubic"]), "{figures}");
+    }
+    assert_eq!(json["mtu"], 9000);
+    assert_eq!(json["ratios"]["throughput_vs_raw"], Value::Null);
 }
