@@ -10,8 +10,10 @@ use homa_mio::Wait;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
+#[cfg(target_os = "linux")]
+use crate::lab;
 use crate::report::JsonFile;
-use crate::{bench_core, bench_driver, demo, serve};
+use crate::{bench_core, bench_driver, demo, serve, soak};
 
 /// Homa in user space: try it, talk with it, measure it.
 #[derive(Debug, Parser)]
@@ -32,6 +34,16 @@ enum Command {
     /// Measure.
     #[command(subcommand)]
     Bench(Bench),
+    /// Compare Homa with the kernel's TCP across an emulated switch: network namespaces on this
+    /// machine, which end with the command.
+    #[cfg(target_os = "linux")]
+    Lab(lab::Options),
+    /// A host of the lab.
+    #[cfg(target_os = "linux")]
+    #[command(hide = true)]
+    LabHost,
+    /// Run a mixed load with injected faults for long, and check that all stays up.
+    Soak(Soak),
 }
 
 /// Where packets meet the system.
@@ -94,6 +106,16 @@ struct Call {
     json: Option<PathBuf>,
 }
 
+#[derive(Debug, Args)]
+struct Soak {
+    /// Minutes of mixed load; the other checks take half a minute more.
+    #[arg(long, default_value_t = 10.0, value_parser = minutes)]
+    minutes: f64,
+    /// Write the figures to this file as well.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
 #[derive(Debug, Subcommand)]
 enum Bench {
     /// The protocol alone: two endpoints joined in memory in one thread.
@@ -118,6 +140,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Demo(options) => run_demo(&options),
         Command::Serve(options) => serve::serve(options.listen, wait(options.spin)),
         Command::Call(options) => run_call(&options),
+        Command::Soak(options) => run_soak(&options),
         Command::Bench(Bench::Core(options)) => {
             let json = open(&options.json)?;
             let figures = bench_core::run(options.quick, &mut progress())?;
@@ -130,6 +153,10 @@ pub fn run(cli: Cli) -> Result<()> {
             print!("{}", figures.table());
             write(json, &figures)
         }
+        #[cfg(target_os = "linux")]
+        Command::Lab(options) => lab::run(&options),
+        #[cfg(target_os = "linux")]
+        Command::LabHost => lab::host::main(),
     }
 }
 
@@ -148,6 +175,26 @@ fn run_demo(options: &Demo) -> Result<()> {
         "{} RPCs failed; the first: {}",
         outcome.errors,
         outcome.first_error.as_deref().unwrap_or("unknown")
+    );
+    Ok(())
+}
+
+fn run_soak(options: &Soak) -> Result<()> {
+    let json = open(&options.json)?;
+    let spinner = ProgressBar::new_spinner();
+    let outcome = soak::run(options.minutes, &mut |what, rpcs| {
+        spinner.set_message(format!("{what}, {rpcs} RPCs"));
+        spinner.tick();
+    });
+    spinner.finish_and_clear();
+    let outcome = outcome?;
+    print!("{}", outcome.table());
+    write(json, &outcome)?;
+    let why = outcome.first_error.as_deref().unwrap_or("");
+    ensure!(
+        outcome.failures.is_empty(),
+        "{} {why}",
+        outcome.failures.join("; ")
     );
     Ok(())
 }
@@ -172,6 +219,13 @@ fn run_call(options: &Call) -> Result<()> {
 
 fn wait(spin: bool) -> Wait {
     if spin { Wait::Spin } else { Wait::Sleep }
+}
+
+fn minutes(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(minutes) if (0.05..=10_000.0).contains(&minutes) => Ok(minutes),
+        _ => Err("not a number from 0.05 to 10000".into()),
+    }
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
@@ -203,9 +257,7 @@ fn write(file: Option<JsonFile>, value: &impl Serialize) -> Result<()> {
 
 /// A progress bar over runs; nothing where there is no terminal.
 fn progress() -> impl FnMut(usize, usize) {
-    let style = ProgressStyle::with_template("[{bar:40}] run {pos} of {len}, {eta} left");
-    let bar =
-        ProgressBar::new(0).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    let bar = bar("[{bar:40}] run {pos} of {len}, {eta} left");
     move |done, of| {
         bar.set_length(of as u64);
         bar.set_position(done as u64);
@@ -213,4 +265,10 @@ fn progress() -> impl FnMut(usize, usize) {
             bar.finish_and_clear();
         }
     }
+}
+
+/// A progress bar of this form; nothing where there is no terminal.
+pub(crate) fn bar(form: &str) -> ProgressBar {
+    let style = ProgressStyle::with_template(form);
+    ProgressBar::new(0).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }

@@ -6,10 +6,13 @@ pub mod bench_driver;
 pub mod cli;
 pub mod demo;
 pub mod homa;
+#[cfg(target_os = "linux")]
+pub mod lab;
 pub mod load;
 pub mod raw_udp;
 pub mod report;
 pub mod serve;
+pub mod soak;
 pub mod sys;
 pub mod tcp;
 pub mod transport;

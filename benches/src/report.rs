@@ -176,14 +176,19 @@ impl JsonFile {
     }
 
     /// Replaces the contents by `value`.
-    pub fn write(mut self, value: &impl Serialize) -> Result<()> {
-        self.replace(value)
+    pub fn write(self, value: &impl Serialize) -> Result<()> {
+        let mut text = serde_json::to_string_pretty(value)?;
+        text.push('\n');
+        self.write_text(&text)
+    }
+
+    /// Replaces the contents by text that need not be JSON.
+    pub fn write_text(mut self, text: &str) -> Result<()> {
+        self.replace(text)
             .with_context(|| format!("cannot write {}", self.path.display()))
     }
 
-    fn replace(&mut self, value: &impl Serialize) -> Result<()> {
-        let mut text = serde_json::to_string_pretty(value)?;
-        text.push('\n');
+    fn replace(&mut self, text: &str) -> Result<()> {
         // Not every writable path can be cut to length (/dev/stdout, for one).
         if self.file.metadata()?.is_file() {
             self.file.set_len(0)?;

@@ -33,13 +33,13 @@ const SPARES: usize = 64;
 
 /// A message in memory that is initialised once, however short the messages that it then holds.
 #[derive(Debug, Default)]
-struct Body {
+pub(crate) struct Body {
     data: Vec<u8>,
     len: usize,
 }
 
 impl Body {
-    fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         &self.data[..self.len]
     }
 
@@ -53,7 +53,7 @@ impl Body {
 
 /// Buffers for reuse, short ones and long ones apart.
 #[derive(Debug, Default)]
-struct Spares {
+pub(crate) struct Spares {
     short: Vec<Body>,
     long: Vec<Body>,
 }
@@ -70,13 +70,13 @@ impl Spares {
         body
     }
 
-    fn copy(&mut self, message: &[u8]) -> Body {
+    pub(crate) fn copy(&mut self, message: &[u8]) -> Body {
         let mut body = self.take(message.len());
         body.data[..message.len()].copy_from_slice(message);
         body
     }
 
-    fn give_back(&mut self, body: Body) {
+    pub(crate) fn give_back(&mut self, body: Body) {
         let kind = if body.data.len() > LONG {
             &mut self.long
         } else {
@@ -89,14 +89,14 @@ impl Spares {
 }
 
 /// A message as it arrives: still among others, or in memory of its own.
-enum Received<'a> {
+pub(crate) enum Received<'a> {
     Borrowed(&'a [u8]),
     Owned(Body),
 }
 
 /// One end of a connection.
 #[derive(Debug)]
-struct Framed {
+pub(crate) struct Framed {
     stream: TcpStream,
     /// Received, not yet parsed: `received[start..end]`.
     received: Vec<u8>,
@@ -107,11 +107,13 @@ struct Framed {
     /// Frames to send; `sent` bytes of the first are gone.
     queue: VecDeque<([u8; HEADER], Body)>,
     sent: usize,
+    /// There may be more to read.
+    more: bool,
     spares: Spares,
 }
 
 impl Framed {
-    fn new(stream: TcpStream) -> io::Result<Self> {
+    pub(crate) fn new(stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         stream.set_nonblocking(true)?;
         Ok(Self {
@@ -122,11 +124,12 @@ impl Framed {
             partial: None,
             queue: VecDeque::new(),
             sent: 0,
+            more: true,
             spares: Spares::default(),
         })
     }
 
-    fn push(&mut self, id: u64, body: Body) {
+    pub(crate) fn push(&mut self, id: u64, body: Body) {
         let mut header = [0; HEADER];
         header[..4].copy_from_slice(&(body.len as u32).to_le_bytes());
         header[4..].copy_from_slice(&id.to_le_bytes());
@@ -134,7 +137,7 @@ impl Framed {
     }
 
     /// Writes until the queue is empty or the kernel takes no more.
-    fn flush(&mut self) -> io::Result<()> {
+    pub(crate) fn flush(&mut self) -> io::Result<()> {
         while !self.queue.is_empty() {
             let mut slices = [IoSlice::new(&[]); 2 * FRAMES];
             let mut count = 0;
@@ -165,10 +168,11 @@ impl Framed {
     }
 
     /// Reads what there is and hands over each whole message. `false`: the peer has closed.
-    fn read(
+    pub(crate) fn read(
         &mut self,
         mut deliver: impl FnMut(u64, Received<'_>, &mut Spares),
     ) -> io::Result<bool> {
+        self.more = false;
         for _ in 0..READS {
             let space = match &mut self.partial {
                 Some((_, body, filled)) => &mut body.data[*filled..body.len],
@@ -197,7 +201,21 @@ impl Framed {
                 return Ok(true);
             }
         }
+        self.more = true;
         Ok(true)
+    }
+
+    /// Whether the last [`Framed::read`] left off before everything was read.
+    pub(crate) fn more(&self) -> bool {
+        self.more
+    }
+
+    pub(crate) fn stream(&self) -> &TcpStream {
+        &self.stream
+    }
+
+    pub(crate) fn spares(&mut self) -> &mut Spares {
+        &mut self.spares
     }
 
     fn parse(&mut self, deliver: &mut impl FnMut(u64, Received<'_>, &mut Spares)) {

@@ -26,10 +26,30 @@ fn parse() {
     }
 }
 
-#[test]
-fn endpoint() {
-    for seed in 0..20_000 {
-        let run = std::panic::catch_unwind(|| homa_fuzz::endpoint(&bytes(seed, 2000)));
+/// Runs a target over many inputs. What fails is told by its seed.
+fn run(target: fn(&[u8]), seeds: u64, most: u64) {
+    for seed in 0..seeds {
+        let run = std::panic::catch_unwind(|| target(&bytes(seed, most)));
         assert!(run.is_ok(), "seed {seed}");
     }
+}
+
+#[test]
+fn endpoint() {
+    run(homa_fuzz::endpoint, 20_000, 600);
+}
+
+#[test]
+fn pair() {
+    run(homa_fuzz::pair, 20_000, 300);
+}
+
+#[test]
+fn differential() {
+    run(homa_fuzz::differential, 50_000, 300);
+}
+
+#[test]
+fn driver() {
+    run(homa_fuzz::driver, 100_000, 200);
 }

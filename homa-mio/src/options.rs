@@ -189,6 +189,21 @@ impl<S: Sys> Options<S> {
         self
     }
 
+    /// What one of `count` sockets gets that share a link and the memory of a process: its part
+    /// of the link's speed, of the bytes that may be granted, and of the memory for messages.
+    /// Tables and the socket's own buffers are as large for each.
+    #[must_use]
+    pub fn share(mut self, count: usize) -> Self {
+        let count = count.max(1);
+        // 0 would mean something else.
+        let part = |all: u64| all.div_ceil(count as u64);
+        self.config.link_bps = part(self.config.link_bps);
+        self.config.max_incoming = part(self.config.max_incoming);
+        self.buffer_bytes /= count;
+        self.kept_bytes /= count;
+        self
+    }
+
     /// The same options for datagrams of another kind.
     #[must_use]
     pub fn sys<T: Sys>(self, sys: T) -> Options<T> {
@@ -221,18 +236,8 @@ impl<S: Sys> Options<S> {
     /// The address is in use or not of this host, an option has an impossible value
     /// (`InvalidInput`), or the system lacks what the driver needs.
     pub fn bind(self, address: SocketAddr) -> io::Result<Socket<S>> {
-        let domain = socket2::Domain::for_address(address);
-        let socket = socket2::Socket::new(domain, socket2::Type::DGRAM, None)?;
-        if address.is_ipv6() {
-            // Where it is refused the socket carries IPv6 alone.
-            let _ = socket.set_only_v6(false);
-        }
-        #[cfg(unix)]
-        if self.reuse_port {
-            socket.set_reuse_port(true)?;
-        }
-        socket.bind(&address.into())?;
-        self.from_udp(socket.into())
+        let socket = udp_socket(address, self.reuse_port)?;
+        self.from_udp(socket)
     }
 
     /// Makes a socket from a UDP socket that is bound already. Its ECN bits are kept in what is
@@ -269,6 +274,21 @@ impl<S: Sys> Options<S> {
             max_pending: self.limits.rpcs.saturating_mul(2),
         }))
     }
+}
+
+/// A UDP socket on an address, alone on its port or beside others.
+pub(crate) fn udp_socket(address: SocketAddr, reuse_port: bool) -> io::Result<UdpSocket> {
+    let domain = socket2::Domain::for_address(address);
+    let socket = socket2::Socket::new(domain, socket2::Type::DGRAM, None)?;
+    if address.is_ipv6() {
+        // Where it is refused the socket carries IPv6 alone.
+        let _ = socket.set_only_v6(false);
+    }
+    if reuse_port {
+        socket.set_reuse_port(true)?;
+    }
+    socket.bind(&address.into())?;
+    Ok(socket.into())
 }
 
 fn invalid_input(error: impl std::error::Error + Send + Sync + 'static) -> io::Error {

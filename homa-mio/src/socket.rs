@@ -21,12 +21,13 @@ use crate::options::{Options, Wait};
 use crate::stats::{Feature, Reason, Stats};
 use crate::sys::Sys;
 use crate::udp::Udp;
-use crate::wake::Sleeper;
+use crate::wake::{Sleeper, Waker};
 
 /// What happened to an RPC: [`homa_proto::Event`] with messages of this driver.
 pub type Event = homa_proto::Event<Message, Message>;
 
-/// Options of one request.
+/// Options of one request. A release may add some: end a literal with
+/// `..RequestOptions::default()`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RequestOptions {
     /// Comes back with the event that ends the RPC.
@@ -48,6 +49,10 @@ pub enum CallError {
     Rpc(RpcError),
     /// The socket failed.
     Io(io::Error),
+    /// The [`Driver`](crate::Driver) has been shut down, or its socket has failed.
+    Closed,
+    /// The reply would be waited for on the thread that has to bring it.
+    OnDriverThread,
 }
 
 impl fmt::Display for CallError {
@@ -56,6 +61,8 @@ impl fmt::Display for CallError {
             Self::Send(error) => error.fmt(f),
             Self::Rpc(error) => error.fmt(f),
             Self::Io(error) => error.fmt(f),
+            Self::Closed => f.write_str("the driver has ended"),
+            Self::OnDriverThread => f.write_str("a driver's thread cannot wait for a reply"),
         }
     }
 }
@@ -70,6 +77,8 @@ impl From<io::Error> for CallError {
 
 /// Batches of the send queue handed over before the socket is read again.
 const FLUSHES_PER_TURN: usize = 4;
+/// Batches lent by the core before the queue is looked at again: as many as the queue holds.
+const LENT_PER_FLUSH: usize = 2;
 /// Events handed out before the socket is served again.
 const EVENTS_PER_TURN: usize = 64;
 /// How late a thread is that sleeps, or spins, until it has been measured.
@@ -197,6 +206,7 @@ impl<S: Sys> Socket<S> {
             ring_deferred: Feature::Off(Reason::OtherDriver),
             ring_multishot: Feature::Off(Reason::OtherDriver),
         };
+        stats.io.wakes = self.sleeper.wakes();
         self.udp.sys.report(&mut stats);
         stats
     }
@@ -440,7 +450,7 @@ impl<S: Sys> Socket<S> {
     }
 
     /// Waits, in the way that was asked for, until a turn may be worth while.
-    fn block(&mut self, deadline: Option<Instant>) -> io::Result<()> {
+    pub(crate) fn block(&mut self, deadline: Option<Instant>) -> io::Result<()> {
         let sleep = match self.wait {
             Wait::Sleep => true,
             Wait::Spin => false,
@@ -458,22 +468,45 @@ impl<S: Sys> Socket<S> {
         self.udp.sleep(self.sleeper.as_fd(), timeout)
     }
 
+    // For a driver's thread.
+
+    /// Wakes the thread that waits on this socket.
+    pub(crate) fn waker(&self) -> Waker {
+        self.sleeper.waker()
+    }
+
+    /// Whether another thread has told of news since the last call, and the last turn.
+    pub(crate) fn take_news(&mut self) -> bool {
+        self.sleeper.take()
+    }
+
+    /// The next event of the core. Take turns in between.
+    pub(crate) fn next_event(&mut self) -> Option<Event> {
+        self.endpoint.poll_event()
+    }
+
+    /// The memory for requests, for somebody else to hand out.
+    pub(crate) fn take_outgoing(&mut self) -> Pool {
+        std::mem::replace(&mut self.outgoing, Pool::new(0, 0, None))
+    }
+
     // The turn.
 
-    /// Sends what waits, receives once, serves the timer, sends again. Each step is bounded.
-    fn turn(&mut self) -> io::Result<()> {
+    /// Sends what waits, receives once, serves the timer, sends again. Each step is bounded. Tells
+    /// whether another thread has told of news.
+    pub(crate) fn turn(&mut self) -> io::Result<bool> {
         self.handed_out = 0;
-        self.sleeper.take();
+        let is_news = self.sleeper.take();
         if self.unsent || !self.udp.is_idle() {
             let now = self.clock.now();
             self.transmit(now)?;
         }
         let (clock, endpoint) = (self.clock, &mut self.endpoint);
         let mut now = None;
-        let received = self.udp.receive(|from, local, bytes| {
+        let received = self.udp.receive(|from, local, bytes, size| {
             let now = *now.get_or_insert_with(|| clock.now());
             // The core counts what it drops.
-            let _ = endpoint.handle_packet(now, from, local, bytes);
+            endpoint.handle_packets(now, from, local, bytes, size);
         })?;
         let now = now.unwrap_or_else(|| clock.now());
         self.now = now;
@@ -499,7 +532,7 @@ impl<S: Sys> Socket<S> {
             self.transmit(now)?;
         }
         self.watch_bursts();
-        Ok(())
+        Ok(is_news)
     }
 
     fn watch_bursts(&mut self) {
@@ -530,11 +563,10 @@ impl<S: Sys> Socket<S> {
                     return Ok(());
                 }
             }
-            self.unsent = self.gather(now);
-            if self.udp.is_idle() {
-                return Ok(());
+            self.unsent = self.gather(now)?;
+            if !self.udp.is_idle() {
+                self.udp.flush(now)?;
             }
-            self.udp.flush(now)?;
             if !self.unsent {
                 return Ok(());
             }
@@ -542,15 +574,29 @@ impl<S: Sys> Socket<S> {
         Ok(())
     }
 
-    /// Fills the send queue. Returns whether the core may have more.
-    fn gather(&mut self, now: Instant) -> bool {
-        while let Some(room) = self.udp.room() {
-            match self.endpoint.poll_transmit(now, room) {
-                Some(transmit) => self.udp.push(&transmit),
-                None => return false,
+    /// Fills the send queue, or sends what is lent. Returns whether the core may have more.
+    fn gather(&mut self, now: Instant) -> io::Result<bool> {
+        let (lends, mut lent) = (self.udp.lends(), 0);
+        while lent < LENT_PER_FLUSH
+            && let Some(room) = self.udp.room()
+        {
+            if !lends {
+                match self.endpoint.poll_transmit(now, room) {
+                    Some(transmit) => self.udp.push(&transmit),
+                    None => return Ok(false),
+                }
+                continue;
+            }
+            match self.endpoint.poll_transmit_gather(now, room) {
+                Some(gather) if gather.payload.is_empty() => self.udp.push(&gather.transmit),
+                Some(gather) => {
+                    lent += 1;
+                    self.udp.send_lent(now, &gather)?;
+                }
+                None => return Ok(false),
             }
         }
-        true
+        Ok(true)
     }
 
     fn tell_backlog(&mut self, latency_ns: u64) {

@@ -150,6 +150,8 @@ io_stats! {
     /// System calls to serve the ring: to send, to receive, to sleep, or for all of it together
     /// (`homa-uring` only).
     ring_calls,
+    /// Times that another thread had to wake this one, by a system call of its own.
+    wakes,
     /// Datagrams received.
     datagrams_received,
     /// Bytes of datagrams received.

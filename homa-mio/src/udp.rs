@@ -2,15 +2,16 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use homa_proto::{Instant, Transmit};
+use homa_proto::wire::DATA_LEN;
+use homa_proto::{Gather, Instant, Transmit};
 use mio::net::UdpSocket;
 
 use crate::stats::{BufferSize, Feature, IoStats, Reason};
-use crate::sys::{Ask, BATCH, Incoming, Outgoing, SEND_LEN, Sys};
+use crate::sys::{Ask, BATCH, Incoming, Lent, Outgoing, SEND_LEN, Sys};
 
 /// Bytes to gather before they are handed over. Memory that fits the processor's cache is read
 /// by the kernel while it is still warm.
@@ -266,13 +267,14 @@ impl<S: Sys> Udp<S> {
 
     // Receiving.
 
-    /// Makes one call to receive and hands out each datagram.
+    /// Makes one call to receive and hands out what comes: the bytes of one datagram, or of
+    /// several of the given length, of which the last may be shorter.
     ///
     /// # Errors
     /// The socket is of no use any more.
     pub(crate) fn receive(
         &mut self,
-        mut each: impl FnMut(SocketAddr, Option<IpAddr>, &[u8]),
+        mut each: impl FnMut(SocketAddr, Option<IpAddr>, &[u8], usize),
     ) -> io::Result<Received> {
         let count = self.receive_call()?;
         let mut found = Received {
@@ -282,15 +284,13 @@ impl<S: Sys> Udp<S> {
         let mut bytes = 0;
         for (at, incoming) in self.incoming[..count].iter().enumerate() {
             let memory = self.sys.bytes(&self.receive_memory, at);
-            let datagrams = split(memory, incoming, self.gro.is_on(), &mut self.io);
-            let Some((from, datagrams)) = datagrams else {
+            let datagrams = incoming.datagrams(memory, self.gro.is_on(), &mut self.io);
+            let Some((from, datagrams, size)) = datagrams else {
                 continue;
             };
-            for datagram in datagrams {
-                bytes += datagram.len();
-                found.datagrams += 1;
-                each(from, incoming.local, datagram);
-            }
+            bytes += datagrams.len();
+            found.datagrams += datagrams.len().div_ceil(size);
+            each(from, incoming.local, datagrams, size);
         }
         self.io.datagrams_received += found.datagrams as u64;
         self.io.bytes_received += bytes as u64;
@@ -376,9 +376,16 @@ impl<S: Sys> Udp<S> {
 
     /// Queues what has been written to [`room`](Self::room).
     pub(crate) fn push(&mut self, transmit: &Transmit) {
+        if let Some(message) = self.message(transmit) {
+            self.queue.push(message);
+        }
+    }
+
+    /// What goes to the end of the queue.
+    fn message(&mut self, transmit: &Transmit) -> Option<Outgoing> {
         let Some(to) = self.reachable(transmit.to) else {
             debug_assert!(false, "the address was checked when the request was made");
-            return;
+            return None;
         };
         let message = Outgoing {
             to,
@@ -391,7 +398,49 @@ impl<S: Sys> Udp<S> {
                 .filter(|&size| size < transmit.len)
                 .and_then(|size| u16::try_from(size).ok()),
         };
-        self.queue.push(self.without_what_is_off(message));
+        Some(self.without_what_is_off(message))
+    }
+
+    /// Whether [`send_lent`](Self::send_lent) is worth while: what is not joined is sent from the
+    /// queue.
+    pub(crate) fn lends(&self) -> bool {
+        self.gso.is_on() && self.sys.lends()
+    }
+
+    /// Sends packets whose headers have been written to [`room`](Self::room), and their payload
+    /// from where it is, after all that is queued. If that cannot be done now they are queued.
+    ///
+    /// # Errors
+    /// The socket is of no use any more.
+    pub(crate) fn send_lent(&mut self, now: Instant, gather: &Gather<'_>) -> io::Result<()> {
+        let at = self.queue.end;
+        if !self.is_idle() {
+            self.flush(now)?;
+        }
+        self.settle_marks();
+        let Some(message) = self.message(&gather.transmit) else {
+            return Ok(());
+        };
+        let headers = at..at + message.datagrams() * DATA_LEN;
+        if self.is_idle() && self.lends() {
+            self.io.send_calls += 1;
+            let lent = Lent {
+                headers: &self.queue.memory[headers.clone()],
+                header_len: DATA_LEN,
+                payload: gather.payload,
+            };
+            match self.sys.send_lent(self.socket.as_fd(), &message, lent) {
+                Ok(()) => {
+                    self.count_sent(&message);
+                    return Ok(());
+                }
+                // Whatever it was, the next try to send the queue deals with it.
+                Err(error) => self.count(Trouble::of(&error)),
+            }
+        }
+        let start = self.queue.put_together(headers, &message, gather.payload);
+        self.queue.push(Outgoing { start, ..message });
+        Ok(())
     }
 
     pub(crate) fn is_idle(&self) -> bool {
@@ -528,10 +577,14 @@ impl<S: Sys> Udp<S> {
 
     /// The front of the queue, as far as it is this message, has gone.
     fn sent(&mut self, message: Outgoing) {
+        self.count_sent(&message);
+        self.queue.consume(message.len);
+    }
+
+    fn count_sent(&mut self, message: &Outgoing) {
         self.io.datagrams_sent += message.datagrams() as u64;
         self.io.bytes_sent += message.len as u64;
         self.io.joined_sent += u64::from(message.segment_size.is_some());
-        self.queue.consume(message.len);
     }
 
     /// The system refuses the front of the queue and does not say which part of it. Leaves parts
@@ -693,36 +746,6 @@ fn usable(got: usize) -> usize {
     }
 }
 
-/// Where a reception came from, and the datagrams in it.
-fn split<'a>(
-    memory: &'a [u8],
-    incoming: &Incoming,
-    gro: bool,
-    io: &mut IoStats,
-) -> Option<(SocketAddr, impl Iterator<Item = &'a [u8]>)> {
-    let Some(from) = incoming.from else {
-        io.without_address += 1;
-        return None;
-    };
-    // Without the segment size several datagrams would look like one.
-    if incoming.control_truncated && gro {
-        io.control_truncated += 1;
-        return None;
-    }
-    let mut bytes = &memory[..incoming.len.min(memory.len())];
-    let size = incoming.segment_size.unwrap_or(bytes.len()).max(1);
-    if incoming.truncated {
-        io.truncated += 1;
-        // The last datagram is not whole.
-        bytes = &bytes[..(bytes.len().saturating_sub(1)) / size * size];
-    }
-    io.joined_received += u64::from(bytes.len() > size);
-    if incoming.tos & 0b11 == 0b11 {
-        io.congestion_marked += bytes.len().div_ceil(size) as u64;
-    }
-    Some((from, bytes.chunks(size)))
-}
-
 /// Fills places of a window that are not in use.
 const NOTHING: Outgoing = Outgoing {
     to: SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0),
@@ -767,6 +790,25 @@ impl Queue {
         }
         let end = self.end.checked_add(SEND_LEN)?;
         self.memory.get_mut(self.end..end)
+    }
+
+    /// Writes the datagrams of `message` whose headers are at `headers` to the end of the queue.
+    /// Returns where they start.
+    fn put_together(&mut self, headers: Range<usize>, message: &Outgoing, payload: &[u8]) -> usize {
+        let (start, size) = (
+            self.end,
+            message.segment_size.map_or(message.len, usize::from),
+        );
+        self.memory.copy_within(headers, start);
+        let room = &mut self.memory[start..][..message.len];
+        let pieces = payload.chunks(size.saturating_sub(DATA_LEN).max(1));
+        // The last first: its place is beyond the headers of all others.
+        for (i, piece) in pieces.enumerate().rev() {
+            let (from, to) = (i * DATA_LEN, i * size);
+            room.copy_within(from..from + DATA_LEN, to);
+            room[to + DATA_LEN..][..piece.len()].copy_from_slice(piece);
+        }
+        start
     }
 
     fn push(&mut self, item: Outgoing) {

@@ -48,6 +48,8 @@ pub(crate) struct Sleeper {
     asleep: bool,
     /// Bytes that have been written, or will be in a moment, and have not been read.
     owed: usize,
+    /// Bytes ever written.
+    wakes: u64,
 }
 
 impl Sleeper {
@@ -59,11 +61,17 @@ impl Sleeper {
             receiver,
             asleep: false,
             owed: 0,
+            wakes: 0,
         })
     }
 
     pub(crate) fn waker(&self) -> Waker {
         self.waker.clone()
+    }
+
+    /// How often a sleeping thread was told of news.
+    pub(crate) fn wakes(&self) -> u64 {
+        self.wakes
     }
 
     /// Whether the thread may sleep; from now on news makes the pipe readable. `false`: there is
@@ -86,7 +94,10 @@ impl Sleeper {
             AWAKE => false,
             _ => state.swap(AWAKE, Ordering::AcqRel) == NEWS,
         };
-        self.owed += usize::from(news && self.asleep);
+        if news && self.asleep {
+            self.owed += 1;
+            self.wakes += 1;
+        }
         self.asleep = false;
         if self.owed > 0
             && let Ok(read) = (&self.receiver).read(&mut [0; 8])

@@ -2,43 +2,41 @@
 
 #![allow(missing_docs)]
 
-use std::io::{BufRead, BufReader, Read};
+#[path = "shared/examples.rs"]
+mod shared;
+
+use std::io::Read;
 use std::net::{SocketAddr, TcpStream, UdpSocket};
-use std::process::{Child, Command, Stdio};
 
-/// An example's program: built along with the tests, next to them.
-fn example(name: &str, args: &[&str]) -> Command {
-    let mut path = std::env::current_exe().unwrap();
-    path.pop();
-    path.set_file_name("examples");
-    let mut command = Command::new(path.join(name));
-    command.args(args).stdout(Stdio::piped());
-    command
-}
-
-struct Killed(Child);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
-    }
-}
+use shared::{Killed, example, output, server};
 
 fn echo(server: &str, text: &str) -> String {
-    let output = example("echo_client", &[server, text]).output().unwrap();
-    assert!(output.status.success());
-    String::from_utf8(output.stdout).unwrap()
+    output("echo_client", &[server, text])
 }
 
 #[test]
 fn the_echo_client_gets_an_answer_from_the_echo_server() {
-    let mut server = Killed(example("echo_server", &["127.0.0.1:0"]).spawn().unwrap());
-    let mut line = String::new();
-    let output = server.0.stdout.take().unwrap();
-    BufReader::new(output).read_line(&mut line).unwrap();
-    let address = line.trim().rsplit(' ').next().unwrap();
-    assert_eq!(echo(address, "over and out"), "over and out\n");
+    let (_server, address) = server("echo_server");
+    assert_eq!(echo(&address, "over and out"), "over and out\n");
+}
+
+#[test]
+fn clients_and_servers_on_threads_of_their_own_and_under_tokio_work_together() {
+    let long = "long ".repeat(10_000);
+    let long = long.trim();
+    for name in ["driver_server", "tokio_server"] {
+        let (_server, address) = server(name);
+        let texts = [&address, "one", long, "three"];
+        let expected = format!("ONE\n{}\nTHREE\n", long.to_uppercase());
+        assert!(output("driver_client", &texts) == expected);
+        // These come in any order.
+        let output = output("tokio_client", &texts);
+        let mut lines: Vec<_> = output.lines().collect();
+        lines.sort_unstable();
+        let mut expected: Vec<_> = expected.lines().collect();
+        expected.sort_unstable();
+        assert!(lines == expected);
+    }
 }
 
 #[test]

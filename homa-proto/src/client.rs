@@ -90,6 +90,11 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         if !rpc.was_asked || rpc.out.sent == 0 {
             return Err(DropReason::Stale);
         }
+        if !self.may_send_again(now, idx) {
+            self.fail_as_too_late(now, idx);
+            return Ok(());
+        }
+        let rpc = &mut self.rpcs[idx];
         rpc.was_asked = false;
         self.more_to_send(now, idx);
         let rpc = &mut self.rpcs[idx];
@@ -116,6 +121,13 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             }
             _ => Err(DropReason::Mismatch),
         }
+    }
+
+    /// The server may have run the request and forgotten it: nothing of it may go again, and so it
+    /// has failed.
+    pub(crate) fn fail_as_too_late(&mut self, now: Instant, idx: u32) {
+        self.fail_request(idx, RpcError::WentSilent);
+        self.serve_waiters(now);
     }
 
     /// A request ends without a response.

@@ -92,7 +92,9 @@ pub struct Config {
     pub need_ack_ns: u64,
     /// How long ended request ids are remembered at least, in nanoseconds. Default 2 s. The
     /// table of ended ids bounds their number; `Stats::ended_window_shrunk` counts ids that
-    /// had to be forgotten early.
+    /// had to be forgotten early. A client sends no part of a request again once it has heard
+    /// nothing of it for half of this time (or `timeout_ns` where that is longer): the other end
+    /// should remember as long.
     pub ended_window_ns: u64,
 }
 

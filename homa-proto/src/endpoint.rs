@@ -23,6 +23,7 @@ use crate::time::Instant;
 use crate::timer::Wheel;
 use crate::transmit::Replies;
 use crate::tree::Forest;
+use crate::wire::DATA_LEN;
 
 /// Homa ports of one endpoint.
 const MAX_PORTS: usize = 64;
@@ -162,6 +163,41 @@ impl Transmit {
     }
 }
 
+/// Packets to send whose payload, if it is long, has not been copied.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Gather<'m> {
+    /// Where to, and how long the packets are: as if they stood one after the other.
+    pub transmit: Transmit,
+    /// Empty: the caller's buffer holds the packets whole, as
+    /// [`poll_transmit`](Endpoint::poll_transmit) writes them. Else it holds their headers, of
+    /// [`wire::DATA_LEN`](crate::wire::DATA_LEN) bytes each, one after the other, and this is the
+    /// payload of all: each packet is its header and the next bytes of this, up to
+    /// [`Transmit::segment_size`] in all.
+    pub payload: &'m [u8],
+}
+
+impl<'m> Gather<'m> {
+    /// These packets with this payload. For tests of what sends them.
+    #[must_use]
+    pub const fn new(transmit: Transmit, payload: &'m [u8]) -> Self {
+        Self { transmit, payload }
+    }
+
+    /// The header and the payload of each packet, in order. `headers` is the buffer that they were
+    /// written to. Nothing when the packets are there whole.
+    pub fn packets<'h>(
+        &self,
+        headers: &'h [u8],
+    ) -> impl Iterator<Item = (&'h [u8], &'m [u8])> + use<'h, 'm> {
+        let segment = self.transmit.segment_size.unwrap_or(self.transmit.len);
+        let payload = segment.saturating_sub(DATA_LEN).max(1);
+        headers
+            .chunks_exact(DATA_LEN)
+            .zip(self.payload.chunks(payload))
+    }
+}
+
 /// Why [`Endpoint::poll_timeout`] asks to be called back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -261,8 +297,11 @@ pub struct Endpoint<'a, M, S: BufferSource> {
     pub(crate) unparking: List,
     /// Answers to packets of unknown RPCs.
     pub(crate) replies: Replies,
-    /// The peer of the last packet.
+    /// The peer and the RPC of the last packet.
     last_peer: u32,
+    last_rpc: u32,
+    /// The RPC whose message the last packet was a part of, if it is not complete.
+    pub(crate) run: u32,
     pub(crate) more_work: bool,
     /// `handle_timeout` came late: until then silence is not held against anybody.
     pub(crate) grace_until: Instant,
@@ -383,6 +422,8 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
             unparking: List::EMPTY,
             replies: Replies::new(),
             last_peer: 0,
+            last_rpc: 0,
+            run: NIL,
             more_work: false,
             grace_until: Instant::ZERO,
             next_grace: Instant::ZERO,
@@ -832,7 +873,19 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
 
     /// The live RPC with a local id.
     #[inline]
-    pub(crate) fn rpc_of(&self, p: u32, id: u64) -> Option<u32> {
+    pub(crate) fn rpc_of(&mut self, p: u32, id: u64) -> Option<u32> {
+        // Packets of one message come one after the other.
+        let last = &self.rpcs[self.last_rpc];
+        if last.id == id && last.peer == p && last.state.is_live() {
+            return Some(self.last_rpc);
+        }
+        let found = self.indexed_rpc(p, id)?;
+        self.last_rpc = found;
+        Some(found)
+    }
+
+    #[inline]
+    pub(crate) fn indexed_rpc(&self, p: u32, id: u64) -> Option<u32> {
         let rpcs = &self.rpcs;
         self.rpc_index.find(self.key.rpc(p, id), |idx| {
             let rpc = &rpcs[idx];

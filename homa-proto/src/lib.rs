@@ -23,7 +23,8 @@
 //! 4. Sleep until a packet comes or the time of [`poll_timeout`](Endpoint::poll_timeout). If it
 //!    is `None` there is nothing to wait for but packets.
 //!
-//! `examples/udp_loop.rs` has a client and a server on sockets of the standard library.
+//! `examples/udp_loop.rs` has a client and a server on sockets of the standard library,
+//! `examples/epoll_loop.rs` both in one thread of epoll.
 //!
 //! # Memory
 //!
@@ -154,7 +155,9 @@ pub use buffer::{BufferSource, FixedBuffer, FixedBuffers};
 #[cfg(feature = "alloc")]
 pub use buffer::{HeapBuffer, HeapBuffers};
 pub use config::{Carrier, Config};
-pub use endpoint::{Cancelled, Endpoint, Event, RequestOptions, RpcId, TimeoutReason, Transmit};
+pub use endpoint::{
+    Cancelled, Endpoint, Event, Gather, RequestOptions, RpcId, TimeoutReason, Transmit,
+};
 pub use error::{ConfigError, DropReason, PortError, RpcError, SendError, SendErrorKind};
 pub use stats::Stats;
 pub use storage::{FixedStorage, Limits, Storage};

@@ -172,6 +172,11 @@ impl<M> Outgoing<M> {
         }
     }
 
+    /// Nothing is to be sent again any more.
+    pub(crate) fn forget_retransmits(&mut self) {
+        self.retransmit_count = 0;
+    }
+
     /// Nothing more is to be sent: the other side has it all, or the RPC has ended.
     pub(crate) fn stop(&mut self) {
         self.retransmit_count = 0;

@@ -40,7 +40,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         let now = self.advance(now);
         self.more_work = false;
         self.notice_lateness(now);
-        self.unpark(now);
+        self.unpark(now, true);
         for done in 0.. {
             let Some(idx) = self.timers.expire(now.as_nanos()) else {
                 break;
@@ -546,6 +546,15 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         }
     }
 
+    /// Whether bytes of a message that were sent before may go once more. A request must not when its server may have
+    /// forgotten that it ran, as after this host has stood still for long: it would run twice. The other half
+    /// of the time is for packets on their way.
+    pub(crate) fn may_send_again(&self, now: Instant, idx: u32) -> bool {
+        let rpc = &self.rpcs[idx];
+        let remembered = (self.config.ended_window_ns / 2).max(self.config.timeout_ns);
+        !rpc.is_client() || now.nanos_since(rpc.heard) < remembered
+    }
+
     /// More of a request may go, new bytes or old ones: from here until all of it has gone the
     /// server's silence does not count.
     pub(crate) fn more_to_send(&mut self, now: Instant, idx: u32) {
@@ -767,8 +776,9 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         }
     }
 
-    /// Parked requests begin, a slice at a time.
-    pub(crate) fn unpark(&mut self, now: Instant) {
+    /// Parked requests begin, a slice at a time; those that fail with their peer do so if they
+    /// `may_fail` here. Where nobody polls events afterwards they are left for `handle_timeout`.
+    pub(crate) fn unpark(&mut self, now: Instant, may_fail: bool) {
         for _ in 0..UNPARKS_PER_CALL {
             let Some(p) = self.unparking.first() else {
                 return;
@@ -778,6 +788,9 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             if let Some(idx) = next
                 && self.rpcs[idx].birth < self.peers[p].failed_before
             {
+                if !may_fail {
+                    return;
+                }
                 self.fail_with_silence(now, idx);
                 continue;
             }

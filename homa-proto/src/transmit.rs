@@ -3,7 +3,7 @@
 use core::net::{IpAddr, SocketAddr};
 
 use crate::buffer::BufferSource;
-use crate::endpoint::{Endpoint, MAX_DATAGRAM, Transmit};
+use crate::endpoint::{Endpoint, Gather, MAX_DATAGRAM, Transmit};
 use crate::incoming::Range;
 use crate::outgoing::Piece;
 use crate::peer::{self, Probe};
@@ -20,6 +20,8 @@ const MAX_REPLIES: usize = 64;
 const REPLY_SPACING_NS: u64 = 5_000;
 /// A probe of the round trip that has found no answer for so long is given up.
 const PROBE_LIFE_NS: u64 = 1_000_000_000;
+/// Fewer bytes are copied rather than lent: a copy costs less than a list of pieces.
+const MIN_LENT: u32 = 4096;
 
 /// What a packet of an unknown RPC is answered with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -99,6 +101,31 @@ impl Replies {
     }
 }
 
+/// How packets are written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Form {
+    /// Header and payload.
+    Whole,
+    /// The headers only, where the payload is long enough to be lent.
+    Lent,
+}
+
+/// What has been written.
+struct Written {
+    transmit: Transmit,
+    /// The part of the message whose headers only have been written.
+    lent: Option<(u32, Range)>,
+}
+
+impl From<Transmit> for Written {
+    fn from(transmit: Transmit) -> Self {
+        Self {
+            transmit,
+            lent: None,
+        }
+    }
+}
+
 impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     /// Writes the next packets to send to `buffer`: one, or several of equal length to one
     /// destination at one priority, as many as fit (see [`Config::max_batch`]).
@@ -110,11 +137,40 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     ///
     /// [`Config::max_batch`]: crate::Config::max_batch
     pub fn poll_transmit(&mut self, now: Instant, buffer: &mut [u8]) -> Option<Transmit> {
+        self.next_packets(now, buffer, Form::Whole)
+            .map(|written| written.transmit)
+    }
+
+    /// Like [`poll_transmit`](Self::poll_transmit), for carriers that collect a datagram from
+    /// several places: of long messages only the headers are written to `buffer`, and the payload
+    /// is lent from the message itself, which saves a copy.
+    ///
+    /// The same packets go in the same order whichever of the two is called, and both may be
+    /// called in turns. The loan ends with the next call of this endpoint. `None` for a batch too
+    /// when a message got shorter while it was sent, which is its owner's mistake.
+    pub fn poll_transmit_gather(&mut self, now: Instant, buffer: &mut [u8]) -> Option<Gather<'_>> {
+        let Written { transmit, lent } = self.next_packets(now, buffer, Form::Lent)?;
+        let payload = match lent {
+            None => &[],
+            Some((idx, range)) => self.bytes_of(idx, range)?,
+        };
+        Some(Gather { transmit, payload })
+    }
+
+    /// Bytes of an outgoing message.
+    fn bytes_of(&self, idx: u32, range: Range) -> Option<&[u8]> {
+        let message = self.rpcs[idx].out.message.as_ref()?;
+        message
+            .as_ref()
+            .get(range.start as usize..range.end as usize)
+    }
+
+    fn next_packets(&mut self, now: Instant, buffer: &mut [u8], form: Form) -> Option<Written> {
         let now = self.advance(now);
         if buffer.len() < usize::from(self.config.mtu) {
             return None;
         }
-        self.unpark(now);
+        self.unpark(now, false);
         // Buffers may have come free without this endpoint being told.
         if self.grants.first_awaiting_buffer().is_some() {
             self.serve_waiters(now);
@@ -131,9 +187,10 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         let sent = self
             .write_control(now, buffer)
             .or_else(|| self.write_short(now, buffer))
-            .or_else(|| self.write_data(now, buffer));
-        match sent {
-            Some(transmit) => {
+            .map(Written::from)
+            .or_else(|| self.write_data(now, buffer, form));
+        match &sent {
+            Some(Written { transmit, .. }) => {
                 let packets = match transmit.segment_size {
                     Some(size) => transmit.len.div_ceil(size.max(1)),
                     None => 1,
@@ -388,28 +445,31 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         }
     }
 
-    /// Writes one DATA packet with the bytes of `range` to the front of `buffer`.
+    /// Writes one DATA packet with the bytes of `range`, or its header, to the front of `buffer`;
+    /// tells how much that was.
     fn write_packet(
         &mut self,
         idx: u32,
         range: Range,
         retransmit: bool,
+        form: Form,
         buffer: &mut [u8],
     ) -> Option<usize> {
-        let len = DATA_LEN.saturating_add(range.len() as usize);
+        let len = match form {
+            Form::Whole => DATA_LEN.saturating_add(range.len() as usize),
+            Form::Lent => DATA_LEN,
+        };
         let place = buffer.get_mut(..len)?;
         let header = self.data_header(idx, range.start, retransmit);
         header.emit(place)?;
-        let data = self.rpcs[idx].out.message.as_ref().and_then(|message| {
-            message
-                .as_ref()
-                .get(range.start as usize..range.end as usize)
-        });
         // A message that gets shorter while it is sent is the caller's mistake: zeros go out.
-        match (data, place.get_mut(DATA_LEN..)) {
-            (Some(data), Some(body)) => body.copy_from_slice(data),
-            (None, Some(body)) => body.fill(0),
-            _ => {}
+        if form == Form::Whole
+            && let Some(body) = place.get_mut(DATA_LEN..)
+        {
+            match self.bytes_of(idx, range) {
+                Some(data) => body.copy_from_slice(data),
+                None => body.fill(0),
+            }
         }
         count(&mut self.stats.data_sent);
         if retransmit {
@@ -448,7 +508,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
                 end: message_len,
             };
             let place = buffer.get_mut(len..)?;
-            self.write_packet(idx, range, false, place)?;
+            self.write_packet(idx, range, false, Form::Whole, place)?;
             self.rpcs.unlink(&mut self.queue.short, dim::QUEUE, idx);
             self.rpcs[idx].out.sent = message_len;
             self.all_sent(now, idx);
@@ -480,20 +540,34 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     }
 
     /// The message that goes next sends as much as the pacer allows in one batch.
-    fn write_data(&mut self, now: Instant, buffer: &mut [u8]) -> Option<Transmit> {
+    fn write_data(&mut self, now: Instant, buffer: &mut [u8], form: Form) -> Option<Written> {
         if self.queue.is_empty() || !self.pacer.is_ready(now) {
             return None;
         }
-        let pick = self.queue.pick(&self.rpcs)?;
+        let (pick, first) = loop {
+            let pick = self.queue.pick(&self.rpcs)?;
+            let first = self.rpcs[pick.idx].out.next_piece()?;
+            if !first.retransmit || self.may_send_again(now, pick.idx) {
+                break (pick, first);
+            }
+            // Asked for before this host stood still. If the server still wants it, it asks again.
+            self.rpcs[pick.idx].out.forget_retransmits();
+            self.requeue(now, pick.idx);
+        };
         let idx = pick.idx;
         let p = self.rpcs[idx].peer;
-        let first = self.rpcs[idx].out.next_piece()?;
         let priority = self.piece_priority(idx, first);
+        let form = if first.retransmit || first.range.len() < MIN_LENT {
+            Form::Whole
+        } else {
+            form
+        };
         let payload = self.config.max_payload(self.peers[p].addr.is_ipv6());
         let allowance = self.pacer.allowance(now);
-        let room = MAX_DATAGRAM.min(buffer.len());
         let overhead = self.header_bytes(self.peers[p].addr);
         let (mut len, mut segment, mut packets, mut wire) = (0usize, 0usize, 0usize, 0u64);
+        // Of `buffer`, how much is in use; of the message, up to where it goes in this batch.
+        let (mut used, mut end) = (0usize, first.range.start);
         while let Some(piece) = self.rpcs[idx].out.next_piece() {
             let start = piece.range.start;
             let take = u32::try_from(payload)
@@ -503,7 +577,9 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             let fits = this <= segment
                 && piece.retransmit == first.retransmit
                 && packets < usize::from(self.config.max_batch)
-                && len.saturating_add(this) <= room
+                && len.saturating_add(this) <= MAX_DATAGRAM
+                && used.saturating_add(if form == Form::Lent { DATA_LEN } else { this })
+                    <= buffer.len()
                 && wire < allowance
                 && (len.saturating_add(this) as u64) <= pick.turn_bytes
                 && self.piece_priority(idx, piece) == priority;
@@ -514,8 +590,10 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
                 start,
                 end: start.saturating_add(take),
             };
-            let place = buffer.get_mut(len..)?;
-            self.write_packet(idx, range, piece.retransmit, place)?;
+            let place = buffer.get_mut(used..)?;
+            let written = self.write_packet(idx, range, piece.retransmit, form, place)?;
+            used = used.saturating_add(written);
+            end = range.end;
             self.rpcs[idx].out.advance(piece, range.end);
             if packets == 0 {
                 segment = this;
@@ -532,6 +610,16 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             self.all_sent(now, idx);
         }
         self.requeue(now, idx);
-        Some(self.batch(p, priority, len, segment))
+        let lent = (form == Form::Lent).then_some((
+            idx,
+            Range {
+                start: first.range.start,
+                end,
+            },
+        ));
+        Some(Written {
+            transmit: self.batch(p, priority, len, segment),
+            lent,
+        })
     }
 }

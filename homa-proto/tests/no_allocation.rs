@@ -92,15 +92,31 @@ impl<S: BufferSource> Pair<'_, S> {
             }
             let mut quiet = true;
             for at in 0..2 {
-                while let Some(sent) = self.nodes[at].poll_transmit(self.now, &mut buffer) {
+                let [first, second] = &mut self.nodes;
+                let (from, to) = if at == 0 {
+                    (first, second)
+                } else {
+                    (second, first)
+                };
+                while let Some(gather) = from.poll_transmit_gather(self.now, &mut buffer) {
                     quiet = false;
+                    let sent = gather.transmit;
                     let segment = sent.segment_size.unwrap_or(sent.len);
-                    for packet in buffer[..sent.len].chunks(segment) {
+                    let whole = match gather.payload {
+                        [] => &buffer[..sent.len],
+                        _ => &[],
+                    };
+                    let whole = whole.chunks(segment).map(|packet| (packet, &[][..]));
+                    for (header, data) in whole.chain(gather.packets(&buffer)) {
                         self.packets += 1;
-                        if !self.packets.is_multiple_of(50) {
-                            let _ =
-                                self.nodes[1 - at].handle_packet(self.now, addr(at), None, packet);
+                        if self.packets.is_multiple_of(50) {
+                            continue;
                         }
+                        let mut packet = [0; 1500];
+                        let len = header.len() + data.len();
+                        packet[..header.len()].copy_from_slice(header);
+                        packet[header.len()..len].copy_from_slice(data);
+                        let _ = to.handle_packet(self.now, addr(at), None, &packet[..len]);
                     }
                 }
                 while let Some(event) = self.nodes[at].poll_event() {

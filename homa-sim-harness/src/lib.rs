@@ -2,6 +2,7 @@
 
 pub mod capture;
 pub mod cli;
+pub mod conformance;
 pub mod events;
 pub mod experiment;
 pub mod fault;

@@ -232,46 +232,79 @@ fn setting(reports: &[Report]) -> String {
     })
 }
 
-/// P50 and P99 of the time by message length, one colour a transport, both axes logarithmic.
+/// A line to draw.
+#[derive(Clone, Debug)]
+pub struct Line {
+    /// What the legend says.
+    pub name: String,
+    /// Lines of one group have one colour.
+    pub group: String,
+    /// Dashed or solid.
+    pub dashed: bool,
+    /// Ascending in the first.
+    pub points: Vec<(f64, f64)>,
+}
+
+/// A plot with both axes logarithmic. Groups get their colours in the order of their first lines.
 #[must_use]
-pub fn times(reports: &[Report]) -> String {
+pub fn log_log(title: &str, x_name: &str, y_name: &str, lines: &[Line], note: &str) -> String {
+    let mut groups: Vec<&str> = Vec::new();
     let mut curves = Vec::new();
-    for (report, colour) in reports.iter().zip(COLOURS.iter().cycle()) {
-        for (name, dash) in [("P99", ""), ("P50", "5 4")] {
-            curves.push(Curve {
-                name: format!("{} {name}", report.transport),
-                colour,
-                dash,
-                points: report
-                    .bands
-                    .iter()
-                    .map(|class| {
-                        let value = if name == "P99" {
-                            class.p99_us
-                        } else {
-                            class.p50_us
-                        };
-                        (f64::from(class.max_bytes), value)
-                    })
-                    .collect(),
-            });
-        }
+    for line in lines {
+        let group = groups.iter().position(|group| *group == line.group);
+        let group = group.unwrap_or_else(|| {
+            groups.push(&line.group);
+            groups.len() - 1
+        });
+        curves.push(Curve {
+            name: line.name.clone(),
+            colour: COLOURS[group % COLOURS.len()],
+            dash: if line.dashed { "5 4" } else { "" },
+            points: line.points.clone(),
+        });
     }
     let values = |f: fn(&(f64, f64)) -> f64| {
         Axis::decades(curves.iter().flat_map(|curve| curve.points.iter().map(f)))
     };
     let (x, y) = (values(|point| point.0), values(|point| point.1));
     Plot {
-        title: "Time of a message by its length",
-        x_name: "message length, bytes",
-        y_name: "time, µs",
+        title,
+        x_name,
+        y_name,
         x_ticks: x.decade_ticks(),
         x,
         y,
         curves,
-        note: &setting(reports),
+        note,
     }
     .draw()
+}
+
+/// P50 and P99 of the time by message length, one colour a transport, both axes logarithmic.
+#[must_use]
+pub fn times(reports: &[Report]) -> String {
+    let mut lines = Vec::new();
+    for report in reports {
+        for (name, dashed) in [("P99", false), ("P50", true)] {
+            let points = report.bands.iter().map(|class| {
+                let us = if dashed { class.p50_us } else { class.p99_us };
+                (f64::from(class.max_bytes), us)
+            });
+            lines.push(Line {
+                name: format!("{} {name}", report.transport),
+                group: report.transport.clone(),
+                dashed,
+                points: points.collect(),
+            });
+        }
+    }
+    log_log(
+        "Time of a message by its length",
+        "message length, bytes",
+        "time, µs",
+        &lines,
+        &setting(reports),
+    )
 }
 
 /// The highest load that is sustained, by overcommitment.

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use super::{Ask, Incoming, Os, Outgoing, Sys};
+use super::{Ask, Incoming, Lent, Os, Outgoing, Sys};
 use crate::stats::Stats;
 
 /// What becomes of a call to send.
@@ -103,7 +103,7 @@ impl<P: Plan, S: Sys> Sys for Faulty<P, S> {
         self.sys.bytes(memory, at)
     }
 
-    fn has_received(&self) -> bool {
+    fn has_received(&mut self) -> bool {
         self.sys.has_received()
     }
 
@@ -151,6 +151,27 @@ impl<P: Plan, S: Sys> Sys for Faulty<P, S> {
             Fate::Twice => {
                 self.sys.send(socket, memory, first)?;
                 self.sys.send(socket, memory, first)
+            }
+        }
+    }
+
+    fn lends(&self) -> bool {
+        self.sys.lends()
+    }
+
+    fn send_lent(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        batch: &Outgoing,
+        lent: Lent<'_>,
+    ) -> io::Result<()> {
+        match self.plan.send(std::slice::from_ref(batch)) {
+            Fate::Pass | Fate::Partly(_) => self.sys.send_lent(socket, batch, lent),
+            Fate::Fail(code) => Err(io::Error::from_raw_os_error(code)),
+            Fate::Lose => Ok(()),
+            Fate::Twice => {
+                self.sys.send_lent(socket, batch, lent)?;
+                self.sys.send_lent(socket, batch, lent)
             }
         }
     }

@@ -16,7 +16,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use crate::stats::Stats;
+use crate::stats::{IoStats, Stats};
 
 pub use faulty::{Fate, Faulty, Plan};
 pub use os::Os;
@@ -58,6 +58,31 @@ impl Outgoing {
     }
 }
 
+/// The bytes of datagrams that are in several places.
+#[derive(Clone, Copy, Debug)]
+pub struct Lent<'a> {
+    /// The headers of all datagrams.
+    pub headers: &'a [u8],
+    /// Bytes of one header.
+    pub header_len: usize,
+    /// What follows the headers, of all datagrams.
+    pub payload: &'a [u8],
+}
+
+impl<'a> Lent<'a> {
+    /// Header and payload of each datagram of `batch`.
+    pub fn datagrams(
+        &self,
+        batch: &Outgoing,
+    ) -> impl ExactSizeIterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
+        let size = batch.segment_size.map_or(batch.len, usize::from);
+        let payload = size.saturating_sub(self.header_len).max(1);
+        self.headers
+            .chunks_exact(self.header_len.max(1))
+            .zip(self.payload.chunks(payload))
+    }
+}
+
 /// A received datagram, or several from one sender that GRO has joined.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Incoming {
@@ -88,6 +113,38 @@ impl Incoming {
         truncated: false,
         control_truncated: false,
     };
+
+    /// Where this came from, the bytes in `memory` of the datagrams that it is, and the length of
+    /// each datagram but the last. `gro`: the system may have
+    /// joined several. `None`, and what is dropped of them, is counted.
+    pub fn datagrams<'a>(
+        &self,
+        memory: &'a [u8],
+        gro: bool,
+        io: &mut IoStats,
+    ) -> Option<(SocketAddr, &'a [u8], usize)> {
+        let Some(from) = self.from else {
+            io.without_address += 1;
+            return None;
+        };
+        // Without the segment size several datagrams would look like one.
+        if self.control_truncated && gro {
+            io.control_truncated += 1;
+            return None;
+        }
+        let mut bytes = &memory[..self.len.min(memory.len())];
+        let size = self.segment_size.unwrap_or(bytes.len()).max(1);
+        if self.truncated {
+            io.truncated += 1;
+            // The last datagram is not whole.
+            bytes = &bytes[..(bytes.len().saturating_sub(1)) / size * size];
+        }
+        io.joined_received += u64::from(bytes.len() > size);
+        if self.tos & 0b11 == 0b11 {
+            io.congestion_marked += bytes.len().div_ceil(size) as u64;
+        }
+        Some((from, bytes, size))
+    }
 }
 
 /// What a socket can be asked to do.
@@ -145,7 +202,7 @@ pub trait Sys {
 
     /// Whether something that has arrived waits here for the next call to
     /// [`receive`](Self::receive), so that nothing else will tell of it.
-    fn has_received(&self) -> bool {
+    fn has_received(&mut self) -> bool {
         false
     }
 
@@ -160,6 +217,27 @@ pub trait Sys {
         memory: &[u8],
         batches: &[Outgoing],
     ) -> io::Result<usize>;
+
+    /// Whether [`send_lent`](Self::send_lent) works.
+    fn lends(&self) -> bool {
+        false
+    }
+
+    /// Sends datagrams that do not stand in memory in one piece, all or none: each is the next
+    /// `header_len` bytes of `headers` and the next bytes of `payload`. Where and how is as
+    /// `batch` has it, but for its `start`. When it returns the system has no more need of either.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn send_lent(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        batch: &Outgoing,
+        lent: Lent<'_>,
+    ) -> io::Result<()> {
+        let _ = (socket, batch, lent);
+        Err(io::ErrorKind::Unsupported.into())
+    }
 
     /// Sleeps until the socket is readable (or writable, if asked), `wake` is readable, or for
     /// `timeout`. `wake` is the same in every call, and is read by the caller.

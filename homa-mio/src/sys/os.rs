@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
 use super::layout::{Control, Name};
-use super::{Ask, BATCH, Incoming, Outgoing, RECEIVE_LEN, Sys, options};
+use super::{Ask, BATCH, Incoming, Lent, Outgoing, RECEIVE_LEN, Sys, options};
 
 /// The operating system's calls.
 #[derive(Clone, Copy, Debug, Default)]
@@ -45,6 +45,40 @@ impl Sys for Os {
             2..=4 => send::<4>(socket, memory, batches),
             _ => send::<BATCH>(socket, memory, batches),
         }
+    }
+
+    fn lends(&self) -> bool {
+        cfg!(any(target_os = "linux", target_os = "android"))
+    }
+
+    fn send_lent(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        batch: &Outgoing,
+        lent: Lent<'_>,
+    ) -> io::Result<()> {
+        let mut vectors = [NO_BYTES; 2 * MAX_LENT];
+        let datagrams = lent.datagrams(batch);
+        if datagrams.len() > MAX_LENT {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let count = 2 * datagrams.len();
+        for (pair, (header, payload)) in vectors.chunks_exact_mut(2).zip(datagrams) {
+            for (vector, bytes) in pair.iter_mut().zip([header, payload]) {
+                // The kernel only reads here; the structure is shared with receiving.
+                vector.iov_base = bytes.as_ptr().cast_mut().cast();
+                vector.iov_len = bytes.len();
+            }
+        }
+        let mut name = Name::encode(batch.to);
+        let mut control = Control::EMPTY;
+        control.write(batch);
+        let mut headers = no_headers::<1>();
+        let [header] = &mut headers;
+        address_header(&mut header.msg_hdr, &mut name, &mut control);
+        header.msg_hdr.msg_iov = vectors.as_mut_ptr();
+        header.msg_hdr.msg_iovlen = count as _;
+        send_headers(socket, &mut headers).map(|_| ())
     }
 
     fn wait(
@@ -134,6 +168,10 @@ fn no_headers<const N: usize>() -> [Header; N] {
     unsafe { std::mem::zeroed() }
 }
 
+/// The most datagrams that are sent from several places in one call: what every Linux with GSO
+/// takes in one message.
+const MAX_LENT: usize = 64;
+
 const NO_BYTES: libc::iovec = libc::iovec {
     iov_base: std::ptr::null_mut(),
     iov_len: 0,
@@ -212,18 +250,22 @@ fn send<const N: usize>(
         // The kernel only reads here; the structure is shared with receiving.
         vector.iov_base = bytes.as_ptr().cast_mut().cast();
         vector.iov_len = bytes.len();
-        let h = &mut header.msg_hdr;
-        h.msg_name = name.bytes.as_mut_ptr().cast();
-        h.msg_namelen = name.len;
-        h.msg_iov = vector;
-        h.msg_iovlen = 1;
-        if control.len > 0 {
-            h.msg_control = control.bytes.as_mut_ptr().cast();
-            h.msg_controllen = control.len as _;
-        }
+        address_header(&mut header.msg_hdr, name, control);
+        header.msg_hdr.msg_iov = vector;
+        header.msg_hdr.msg_iovlen = 1;
         count += 1;
     }
     send_headers(socket, &mut headers[..count])
+}
+
+/// Where to and how: all of a header but the bytes.
+fn address_header(header: &mut libc::msghdr, name: &mut Name, control: &mut Control) {
+    header.msg_name = name.bytes.as_mut_ptr().cast();
+    header.msg_namelen = name.len;
+    if control.len > 0 {
+        header.msg_control = control.bytes.as_mut_ptr().cast();
+        header.msg_controllen = control.len as _;
+    }
 }
 
 /// Whether there is nothing to say about these bytes but where they go.

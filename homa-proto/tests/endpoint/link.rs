@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use homa_proto::{
     Config, DropReason, Endpoint, Event, HeapBuffers, Instant, Limits, PeerAddr, RequestOptions,
-    RpcError, RpcId, SendError, Storage, TimeoutReason,
+    RpcError, RpcId, SendError, Storage, TimeoutReason, Transmit,
     wire::{MAX_MESSAGE, Repr},
 };
 
@@ -130,6 +130,13 @@ pub(crate) struct Net {
     #[allow(clippy::type_complexity)]
     pub(crate) filter: Option<Box<dyn FnMut(usize, usize, &[u8]) -> bool>>,
     pub(crate) delay_ns: u64,
+    /// Whether the next packets are gathered; `None`: never.
+    #[allow(clippy::type_complexity)]
+    pub(crate) gathers: Option<Box<dyn FnMut() -> bool>>,
+    /// Packets that arrive together are handed in joined, or one by one; `None`: each alone.
+    pub(crate) joins: Option<bool>,
+    /// Batches whose payload was lent.
+    pub(crate) lent: u64,
     flight: Flight,
     sent: u64,
     pub(crate) packets: u64,
@@ -151,6 +158,9 @@ impl Net {
             cut: Vec::new(),
             filter: None,
             delay_ns: 5_000,
+            gathers: None,
+            joins: None,
+            lent: 0,
             flight: BTreeMap::new(),
             sent: 0,
             packets: 0,
@@ -195,7 +205,7 @@ impl Net {
     pub(crate) fn flush(&mut self, at: usize) {
         let mut buffer = vec![0xaa; 65_536];
         let mut rounds = 0;
-        while let Some(sent) = self.nodes[at].poll_transmit(self.now, &mut buffer) {
+        while let Some(sent) = self.transmit(at, &mut buffer) {
             rounds += 1;
             assert!(rounds < 10_000, "endless transmission");
             assert!(sent.len > 0 && sent.len <= 65_507 && sent.priority < 8);
@@ -213,6 +223,23 @@ impl Net {
             }
         }
         self.check(at);
+    }
+
+    /// The next packets, by whichever form it is the turn of.
+    fn transmit(&mut self, at: usize, buffer: &mut [u8]) -> Option<Transmit> {
+        let node = &mut self.nodes[at];
+        if !self.gathers.as_mut().is_some_and(|gathers| gathers()) {
+            return node.poll_transmit(self.now, buffer);
+        }
+        let gather = node.poll_transmit_gather(self.now, buffer)?;
+        if !gather.payload.is_empty() {
+            self.lent += 1;
+            let packets = gather.packets(buffer);
+            let whole = packets.flat_map(|(header, data)| [header, data].concat());
+            let whole: Vec<u8> = whole.collect();
+            buffer[..whole.len()].copy_from_slice(&whole);
+        }
+        Some(gather.transmit)
     }
 
     fn launch(&mut self, from: usize, to: usize, mut packet: Vec<u8>) {
@@ -329,9 +356,16 @@ impl Net {
             None => {
                 let key = *self.flight.keys().next().unwrap();
                 let (from, to, packet) = self.flight.remove(&key).unwrap();
-                if let Err(why) = self.nodes[to].handle_packet(self.now, addr(from), None, &packet)
-                {
-                    *self.drops.entry(why).or_default() += 1;
+                let batch = self.batch(from, to, packet.clone());
+                let node = &mut self.nodes[to];
+                if self.joins == Some(true) {
+                    node.handle_packets(self.now, addr(from), None, &batch, packet.len());
+                } else {
+                    for packet in batch.chunks(packet.len()) {
+                        if let Err(why) = node.handle_packet(self.now, addr(from), None, packet) {
+                            *self.drops.entry(why).or_default() += 1;
+                        }
+                    }
                 }
                 self.check(to);
                 self.flush(to);
@@ -349,6 +383,21 @@ impl Net {
             }
         }
         true
+    }
+
+    /// The packet and, if packets are joined, those that came with it.
+    fn batch(&mut self, from: usize, to: usize, first: Vec<u8>) -> Vec<u8> {
+        let (size, mut batch) = (first.len(), first);
+        while self.joins.is_some()
+            && batch.len() % size == 0
+            && let Some((&key, next)) = self.flight.first_key_value()
+            && key.0 == self.now.as_nanos()
+            && (next.0, next.1) == (from, to)
+            && next.2.len() <= size
+        {
+            batch.extend(self.flight.remove(&key).unwrap().2);
+        }
+        batch
     }
 
     /// Runs echo servers everywhere until nothing is left to do; what clients saw, by cookie.

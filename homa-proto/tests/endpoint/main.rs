@@ -7,6 +7,7 @@ mod link;
 mod answers;
 mod bad_input;
 mod buffers;
+mod gather;
 mod grants;
 mod losses;
 mod once;

@@ -145,6 +145,7 @@ fn input(node: &mut Node, packet: &mut [u8]) {
     if let Err(why) = node.handle_packet(now(), address(), Some(local), &packet[..len]) {
         let _ = write!(Terminal, "{why}");
     }
+    node.handle_packets(now(), address(), None, &packet[..len], 1472);
 }
 
 fn ask(node: &mut Node) {
@@ -197,6 +198,12 @@ fn output(node: &mut Node, buffer: &mut [u8]) {
         let _ = write!(Terminal, "{} {:?} {}", sent.to, sent.local, sent.priority);
         for packet in buffer[..sent.len].chunks(sent.segment_size.unwrap_or(sent.len)) {
             device::send(packet);
+        }
+    }
+    while let Some(gather) = node.poll_transmit_gather(now(), buffer) {
+        for (header, payload) in gather.packets(buffer) {
+            device::send(header);
+            device::send(payload);
         }
     }
     while let Some(event) = node.poll_event() {

@@ -1,4 +1,4 @@
-//! What the tests share.
+//! What the tests of the drivers share.
 
 #![allow(missing_docs, dead_code, unreachable_pub)]
 
@@ -8,8 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use homa_mio::sys::{Os, Sys};
-use homa_mio::{Event, Options, Socket, Stats};
+use homa_mio::generic::Options;
+use homa_mio::sys::Sys;
+use mio::{Events, Poll};
+
+use crate::driver::{Event, Socket, Stats};
 
 /// A server on a thread of its own that answers each request with itself.
 pub struct Echo {
@@ -20,11 +23,11 @@ pub struct Echo {
 
 impl Echo {
     pub fn start(address: &str) -> Self {
-        Self::start_with(address, Socket::builder(), Os)
+        Self::start_with(address, Socket::builder())
     }
 
-    pub fn start_with<S: Sys + Send + 'static>(address: &str, options: Options, sys: S) -> Self {
-        let mut socket = options.bind_with(address.parse().unwrap(), sys).unwrap();
+    pub fn start_with<S: Sys + Send + 'static>(address: &str, options: Options<S>) -> Self {
+        let mut socket = options.bind(address.parse().unwrap()).unwrap();
         let address = socket.local_addr();
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
@@ -56,6 +59,13 @@ impl Echo {
 impl Drop for Echo {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+/// One round of an event loop. The kernel may interrupt it with news of a ring.
+pub fn poll_once(poll: &mut Poll, events: &mut Events, timeout: Option<Duration>) {
+    while let Err(error) = poll.poll(events, timeout) {
+        assert_eq!(error.kind(), std::io::ErrorKind::Interrupted);
     }
 }
 

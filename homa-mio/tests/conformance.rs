@@ -1,0 +1,10 @@
+//! What users rely on, over real sockets on loopback: the suite is that of `homa-sim-harness`.
+
+#![allow(missing_docs, unreachable_pub)]
+
+mod driver;
+
+#[path = "shared/testbed.rs"]
+mod testbed;
+
+homa_sim_harness::conformance!(testbed::Sockets::new());
