@@ -31,6 +31,9 @@ const BACKLOG_NS: u64 = 300_000;
 /// patience: on a link this slow the queues take far longer than threads.
 const PATIENCE_BYTES: u64 = 500_000;
 
+/// How long a peer may be silent. TCP waits for minutes; nobody here is gone.
+const TIMEOUT_NS: u64 = 10_000_000_000;
+
 #[derive(Debug)]
 pub(super) struct HomaNode<S: Sys> {
     socket: Socket<S>,
@@ -52,6 +55,7 @@ impl<S: Sys> HomaNode<S> {
         let config = options.config();
         config.rtt_ns = rtt_ns;
         config.nic_backlog_ns = BACKLOG_NS;
+        config.timeout_ns = TIMEOUT_NS;
         config.resend_floor_ns += PATIENCE_BYTES * 8_000_000_000 / link_bps;
         if rtt_ns > 0 {
             // The driver's own limits are for links of 100 Gb/s.

@@ -64,7 +64,7 @@ pub struct Options {
         value_parser = clap::value_parser!(u16).range(1..=100))]
     tcp_connections: Vec<u16>,
     /// Round trip of a packet under load that Homa is told, in microseconds. Otherwise it is what
-    /// the idle network takes, and 200 more.
+    /// the idle network takes, and 500 more.
     #[arg(long, value_name = "N")]
     homa_rtt_us: Option<u64>,
     /// Load instead of the mixed one.
@@ -214,7 +214,7 @@ const WARM_UP: Duration = Duration::from_secs(1);
 const COOL_DOWN: Duration = Duration::from_millis(300);
 /// What is added to the idle round trip for the threads of both ends, which wake up later when
 /// hosts share CPUs.
-const WAKE_UPS: Duration = Duration::from_micros(200);
+const WAKE_UPS: Duration = Duration::from_micros(500);
 /// Samples that the class of the shortest messages must have.
 const ENOUGH: f64 = 1_000.0;
 /// The longest that a run is made for that.
