@@ -109,7 +109,8 @@ impl<S: Sys> Client for HomaClient<S> {
         let feature = |name: &str, feature: Feature| format!("{name} {feature}");
         let driver = match stats.io_uring {
             Feature::Off(Reason::OtherDriver) => self.name.into(),
-            ring => format!("{}, io_uring {ring}", self.name),
+            Feature::On => format!("{}, io_uring on", self.name),
+            off => format!("homa-mio in place of {}, io_uring {off}", self.name),
         };
         [
             driver,

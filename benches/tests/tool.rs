@@ -239,6 +239,69 @@ fn bench_core_writes_its_figures() {
     assert_eq!(json["steady_state_allocations"], 0);
 }
 
+/// Has the system refuse io_uring to a command, as containers do.
+#[cfg(target_os = "linux")]
+fn without_io_uring(command: &mut Command) -> &mut Command {
+    use std::os::unix::process::CommandExt;
+
+    // The system call's number is the first word of what a filter sees.
+    const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+    const EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+    const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+    let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    let refuse = || {
+        let mut steps = [
+            step(LOAD, 0, 0, 0),
+            step(EQUAL, 0, 1, libc::SYS_io_uring_setup as u32),
+            step(RETURN, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+            step(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW),
+        ];
+        let filter = libc::sock_fprog {
+            len: steps.len() as u16,
+            filter: steps.as_mut_ptr(),
+        };
+        let set = |option: libc::c_int, a: libc::c_ulong, b: *const libc::sock_fprog| {
+            // SAFETY: neither option touches memory of this process but the filter, which lives.
+            match unsafe { libc::prctl(option, a, b, 0, 0) } {
+                0 => Ok(()),
+                _ => Err(std::io::Error::last_os_error()),
+            }
+        };
+        set(libc::PR_SET_NO_NEW_PRIVS, 1, std::ptr::null())?;
+        let mode = libc::SECCOMP_MODE_FILTER.into();
+        set(libc::PR_SET_SECCOMP, mode, &raw const filter)
+    };
+    // SAFETY: the closure makes two system calls and allocates nothing.
+    unsafe { command.pre_exec(refuse) }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn demo_runs_without_io_uring_and_says_so() {
+    let _alone = alone();
+    let mut command = homa(&["demo", "--seconds", "0.5", "--driver", "uring"]);
+    let output = without_io_uring(&mut command).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    let said = "homa-mio in place of homa-uring, io_uring off: refused";
+    assert!(stdout.contains(said), "{stdout}");
+    // The race leaves it out and says so.
+    let mut command = homa(&["race", "--runs", "1", "--millis", "20"]);
+    command.args([
+        "--scenarios",
+        "latency",
+        "--transports",
+        "homa-uring,homa-mio",
+    ]);
+    let output = without_io_uring(&mut command).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        stdout.contains("homa-uring: no socket for homa-uring"),
+        "{stdout}"
+    );
+}
+
 #[test]
 fn race_writes_figures_ratios_and_a_picture() {
     let _alone = alone();

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 
 use super::figures::{Cell, Sample};
 use super::scenario::Shape;
@@ -280,10 +280,9 @@ impl<'a> Track<'a> {
             self.scenario == Scenario::Mixed,
         );
         let mut size = || if mixed { sizes.draw(&mut rng) } else { size };
-        let client = self.lanes[lane]
-            .client
-            .as_mut()
-            .expect("a lane with a client");
+        let Some(client) = &mut self.lanes[lane].client else {
+            bail!("raw UDP carries no RPCs");
+        };
         let run = closed_loop(client.as_mut(), shape, &self.pattern, &mut size);
         self.book(run)
     }
@@ -292,10 +291,9 @@ impl<'a> Track<'a> {
         let seconds = 2.0 * self.plan.duration.as_secs_f64();
         // The same for every transport.
         let arrivals = arrivals(&self.sizes, self.offered, seconds, run as u64 + 1);
-        let client = self.lanes[lane]
-            .client
-            .as_mut()
-            .expect("a lane with a client");
+        let Some(client) = &mut self.lanes[lane].client else {
+            bail!("raw UDP carries no RPCs");
+        };
         let (reply, first_id) = (self.shape.reply, self.next_id);
         let run = open_loop(
             client.as_mut(),
