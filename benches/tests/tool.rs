@@ -395,3 +395,27 @@ fn race_runs_what_is_chosen_alone() {
     assert_eq!(json["mtu"], 9000);
     assert_eq!(json["ratios"]["throughput_vs_raw"], Value::Null);
 }
+
+#[test]
+fn soak_checks_itself() {
+    let _alone = alone();
+    let json = json_path("soak.json");
+    let mut soak = homa(&["soak", "--minutes", "0.05", "--json"]);
+    let output = soak.arg(&json).output().unwrap();
+    let figures = read_json(&json);
+    assert!(figures["rpcs"].as_u64().unwrap() > 0, "{figures}");
+    assert_eq!(figures["unexplained_errors"], 0, "{figures}");
+    assert_eq!(figures["duplicate_executions"], 0, "{figures}");
+    assert_eq!(figures["descriptors_grown"], 0, "{figures}");
+    assert!(figures["lost_percent"].as_f64().unwrap() > 0.1, "{figures}");
+    assert!(figures["rss_slope_kib_per_minute"].is_number());
+    assert!(figures["partition_freed_after_s"].is_number(), "{figures}");
+    assert_eq!(figures["loss"].as_array().unwrap().len(), 4);
+    // On a busy machine throughput varies by more than what a dead peer may cost.
+    let failures = figures["failures"].as_array().unwrap();
+    let only_noise = failures
+        .iter()
+        .all(|what| what.as_str().unwrap().contains("a dead peer costs"));
+    assert!(only_noise, "{figures}");
+    assert_eq!(output.status.success(), failures.is_empty(), "{output:?}");
+}

@@ -29,6 +29,18 @@ pub(super) fn thread_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
+/// For how long the calling thread has been ready to run and did not.
+pub(super) fn thread_delay() -> io::Result<Duration> {
+    let text = fs::read_to_string("/proc/thread-self/schedstat")?;
+    let nanos = text
+        .split_whitespace()
+        .nth(1)
+        .and_then(|nanos| nanos.parse().ok());
+    nanos
+        .map(Duration::from_nanos)
+        .ok_or_else(|| io::Error::other("the system does not tell the delay of threads"))
+}
+
 /// The slope of the line through points (x, y) that fits best; 0 for fewer than two.
 #[must_use]
 pub(super) fn slope(points: &[(f64, f64)]) -> f64 {
