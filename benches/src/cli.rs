@@ -13,7 +13,7 @@ use serde::Serialize;
 #[cfg(target_os = "linux")]
 use crate::lab;
 use crate::report::JsonFile;
-use crate::{bench_core, bench_driver, demo, serve, soak};
+use crate::{bench_core, bench_cost, bench_driver, demo, serve, soak};
 
 /// Homa in user space: try it, talk with it, measure it.
 #[derive(Debug, Parser)]
@@ -122,6 +122,8 @@ enum Bench {
     Core(Measure),
     /// The driver on loopback, beside raw UDP and TCP.
     Driver(Measure),
+    /// Processor time and system calls of an RPC, beside raw UDP and TCP: both ends in one thread.
+    Cost(Measure),
 }
 
 #[derive(Debug, Args)]
@@ -150,6 +152,12 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Bench(Bench::Driver(options)) => {
             let json = open(&options.json)?;
             let figures = bench_driver::run(options.quick, &mut progress())?;
+            print!("{}", figures.table());
+            write(json, &figures)
+        }
+        Command::Bench(Bench::Cost(options)) => {
+            let json = open(&options.json)?;
+            let figures = bench_cost::run(options.quick, &mut progress())?;
             print!("{}", figures.table());
             write(json, &figures)
         }

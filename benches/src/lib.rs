@@ -2,6 +2,7 @@
 
 pub mod alloc;
 pub mod bench_core;
+pub mod bench_cost;
 pub mod bench_driver;
 pub mod cli;
 pub mod demo;
