@@ -13,7 +13,7 @@ use serde::Serialize;
 #[cfg(target_os = "linux")]
 use crate::lab;
 use crate::report::JsonFile;
-use crate::{bench_core, demo, homa, race, serve, soak};
+use crate::{bench_core, bench_cost, demo, homa, race, serve, soak};
 
 /// Homa in user space: try it, talk with it, measure it.
 #[derive(Debug, Parser)]
@@ -136,6 +136,8 @@ struct Soak {
 enum Bench {
     /// The protocol alone: two endpoints joined in memory in one thread.
     Core(Measure),
+    /// Processor time and system calls of an RPC, beside raw UDP and TCP: both ends in one thread.
+    Cost(Measure),
 }
 
 #[derive(Debug, Args)]
@@ -174,6 +176,12 @@ pub fn run(cli: Cli) -> Result<()> {
             write(json, &figures)
         }
         Command::Race(options) => run_race(&options),
+        Command::Bench(Bench::Cost(options)) => {
+            let json = open(&options.json)?;
+            let figures = bench_cost::run(options.quick, &mut progress())?;
+            print!("{}", figures.table());
+            write(json, &figures)
+        }
         #[cfg(target_os = "linux")]
         Command::Lab(options) => lab::run(&options),
         #[cfg(target_os = "linux")]

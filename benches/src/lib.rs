@@ -2,6 +2,7 @@
 
 pub mod alloc;
 pub mod bench_core;
+pub mod bench_cost;
 pub mod cli;
 pub mod demo;
 pub mod grpc;

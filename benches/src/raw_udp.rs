@@ -44,7 +44,7 @@ pub struct Bulk {
 }
 
 /// Two sockets on loopback, connected to each other, which spares a route lookup per send.
-fn pair() -> Result<(UdpSocket, UdpSocket)> {
+pub(crate) fn pair() -> Result<(UdpSocket, UdpSocket)> {
     let one = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
     let two = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
     one.connect(two.local_addr()?)?;

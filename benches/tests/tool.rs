@@ -249,7 +249,7 @@ fn without_io_uring(command: &mut Command) -> &mut Command {
     const EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
     const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
     let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
-    let refuse = || {
+    let refuse = move || {
         let mut steps = [
             step(LOAD, 0, 0, 0),
             step(EQUAL, 0, 1, libc::SYS_io_uring_setup as u32),
