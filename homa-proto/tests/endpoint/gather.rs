@@ -7,7 +7,7 @@ use crate::link::{Net, Random, Seen, bytes_of};
 fn run(
     seed: u64,
     joins: Option<bool>,
-    mut gathers: impl FnMut() -> bool + 'static,
+    gathers: impl FnMut() -> bool + 'static,
 ) -> (Vec<(usize, Vec<u8>)>, Net) {
     let mut net = Net::pair(seed);
     net.joins = joins;
