@@ -101,8 +101,10 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         }
         let mut books = std::vec![(0u32, 0u64); self.peers.len()];
         for rpc in self.rpcs.iter() {
-            if rpc.state != State::Free && !rpc.is_client() {
-                let (requests, arriving) = &mut books[rpc.peer as usize];
+            if rpc.state != State::Free
+                && !rpc.is_client()
+                && let Some((requests, arriving)) = books.get_mut(rpc.peer as usize)
+            {
                 *requests += 1;
                 *arriving += u64::from(rpc.charged);
             }
