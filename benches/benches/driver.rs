@@ -5,19 +5,24 @@ use std::time::Duration;
 use anyhow::Result;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use homa_bench::load::{ClosedLoop, closed_loop};
-use homa_bench::transport::{CLIENT_CPU, Pair, Reply, ServerThread};
+use homa_bench::transport::{CLIENT_CPU, Pair, Reply, ServerThread, Setup};
 use homa_bench::workload::Pattern;
 use homa_bench::{homa, sys, tcp};
 
+fn homa(setup: Setup) -> Result<Pair> {
+    homa::Driver::Mio.pair(setup)
+}
+
+fn tcp(setup: Setup) -> Result<Pair> {
+    tcp::pair(setup, tcp::Choice::default())
+}
+
 fn driver(c: &mut Criterion) {
     sys::pin(CLIENT_CPU);
-    for (name, pair) in [
-        ("homa", homa::pair as fn(Reply) -> Result<Pair>),
-        ("tcp", tcp::pair),
-    ] {
+    for (name, pair) in [("homa", homa as fn(Setup) -> Result<Pair>), ("tcp", tcp)] {
         let mut group = c.benchmark_group(name);
         let mut bench = |name: &str, size: u32, outstanding: usize, reply: Reply| {
-            let (mut client, server) = pair(reply).expect("a client and a server");
+            let (mut client, server) = pair(Setup::spinning(reply)).expect("a client and a server");
             let mut thread = ServerThread::spawn(vec![server]).expect("a thread");
             thread.select(0);
             let pattern = Pattern::new(1, size as usize);

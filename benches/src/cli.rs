@@ -13,7 +13,7 @@ use serde::Serialize;
 #[cfg(target_os = "linux")]
 use crate::lab;
 use crate::report::JsonFile;
-use crate::{bench_core, bench_driver, demo, serve};
+use crate::{bench_core, bench_cost, demo, homa, race, serve, soak};
 
 /// Homa in user space: try it, talk with it, measure it.
 #[derive(Debug, Parser)]
@@ -34,6 +34,8 @@ enum Command {
     /// Measure.
     #[command(subcommand)]
     Bench(Bench),
+    /// Race Homa against raw UDP, TCP, QUIC and gRPC, in turns, on loopback.
+    Race(Race),
     /// Compare Homa with the kernel's TCP across an emulated switch: network namespaces on this
     /// machine, which end with the command.
     #[cfg(target_os = "linux")]
@@ -42,6 +44,8 @@ enum Command {
     #[cfg(target_os = "linux")]
     #[command(hide = true)]
     LabHost,
+    /// Run a mixed load with injected faults for long, and check that all stays up.
+    Soak(Soak),
 }
 
 /// Where packets meet the system.
@@ -50,6 +54,20 @@ enum Driver {
     /// UDP sockets and epoll.
     #[default]
     Mio,
+    /// io_uring; where it cannot be used, UDP sockets and the reason.
+    #[cfg(target_os = "linux")]
+    #[value(alias = "auto")]
+    Uring,
+}
+
+impl From<Driver> for homa::Driver {
+    fn from(driver: Driver) -> Self {
+        match driver {
+            Driver::Mio => Self::Mio,
+            #[cfg(target_os = "linux")]
+            Driver::Uring => Self::UringOrMio,
+        }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -104,12 +122,22 @@ struct Call {
     json: Option<PathBuf>,
 }
 
+#[derive(Debug, Args)]
+struct Soak {
+    /// Minutes of mixed load; the other checks take half a minute more.
+    #[arg(long, default_value_t = 10.0, value_parser = minutes)]
+    minutes: f64,
+    /// Write the figures to this file as well.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
 #[derive(Debug, Subcommand)]
 enum Bench {
     /// The protocol alone: two endpoints joined in memory in one thread.
     Core(Measure),
-    /// The driver on loopback, beside raw UDP and TCP.
-    Driver(Measure),
+    /// Processor time and system calls of an RPC, beside raw UDP and TCP: both ends in one thread.
+    Cost(Measure),
 }
 
 #[derive(Debug, Args)]
@@ -122,21 +150,35 @@ struct Measure {
     json: Option<PathBuf>,
 }
 
+#[derive(Debug, Args)]
+struct Race {
+    #[command(flatten)]
+    options: race::Options,
+    /// Write the figures to this file as well.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Draw them to this file.
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+}
+
 /// Runs a command.
 pub fn run(cli: Cli) -> Result<()> {
     match cli.command {
         Command::Demo(options) => run_demo(&options),
         Command::Serve(options) => serve::serve(options.listen, wait(options.spin)),
         Command::Call(options) => run_call(&options),
+        Command::Soak(options) => run_soak(&options),
         Command::Bench(Bench::Core(options)) => {
             let json = open(&options.json)?;
             let figures = bench_core::run(options.quick, &mut progress())?;
             print!("{}", figures.table());
             write(json, &figures)
         }
-        Command::Bench(Bench::Driver(options)) => {
+        Command::Race(options) => run_race(&options),
+        Command::Bench(Bench::Cost(options)) => {
             let json = open(&options.json)?;
-            let figures = bench_driver::run(options.quick, &mut progress())?;
+            let figures = bench_cost::run(options.quick, &mut progress())?;
             print!("{}", figures.table());
             write(json, &figures)
         }
@@ -147,13 +189,26 @@ pub fn run(cli: Cli) -> Result<()> {
     }
 }
 
+fn run_race(options: &Race) -> Result<()> {
+    let json = open(&options.json)?;
+    let svg = open(&options.svg)?;
+    let figures = race::run(&options.options, &mut progress())?;
+    print!("{}", figures.table());
+    write(json, &figures)?;
+    svg.map_or(Ok(()), |file| file.write_text(&figures.svg()))?;
+    match figures.first_error() {
+        Some(error) => bail!(error),
+        None => Ok(()),
+    }
+}
+
 fn run_demo(options: &Demo) -> Result<()> {
     let json = open(&options.json)?;
-    let Driver::Mio = options.driver;
     let outcome = demo::run(demo::Options {
         seconds: options.seconds,
         load: options.load,
         seed: options.seed,
+        driver: options.driver.into(),
     })?;
     print!("{}", outcome.table());
     write(json, &outcome)?;
@@ -162,6 +217,26 @@ fn run_demo(options: &Demo) -> Result<()> {
         "{} RPCs failed; the first: {}",
         outcome.errors,
         outcome.first_error.as_deref().unwrap_or("unknown")
+    );
+    Ok(())
+}
+
+fn run_soak(options: &Soak) -> Result<()> {
+    let json = open(&options.json)?;
+    let spinner = ProgressBar::new_spinner();
+    let outcome = soak::run(options.minutes, &mut |what, rpcs| {
+        spinner.set_message(format!("{what}, {rpcs} RPCs"));
+        spinner.tick();
+    });
+    spinner.finish_and_clear();
+    let outcome = outcome?;
+    print!("{}", outcome.table());
+    write(json, &outcome)?;
+    let why = outcome.first_error.as_deref().unwrap_or("");
+    ensure!(
+        outcome.failures.is_empty(),
+        "{} {why}",
+        outcome.failures.join("; ")
     );
     Ok(())
 }
@@ -186,6 +261,13 @@ fn run_call(options: &Call) -> Result<()> {
 
 fn wait(spin: bool) -> Wait {
     if spin { Wait::Spin } else { Wait::Sleep }
+}
+
+fn minutes(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(minutes) if (0.05..=10_000.0).contains(&minutes) => Ok(minutes),
+        _ => Err("not a number from 0.05 to 10000".into()),
+    }
 }
 
 fn seconds(text: &str) -> Result<f64, String> {

@@ -6,12 +6,13 @@ use anyhow::{Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
+use crate::homa::Driver;
 use crate::load::{ClosedLoop, Run, closed_loop, open_loop};
 use crate::report::{CLASS_BOUNDS, Latencies, micros, ratio, table, thousands};
 use crate::sys;
-use crate::transport::{CLIENT_CPU, Client, Reply, ServerThread};
+use crate::tcp;
+use crate::transport::{CLIENT_CPU, Client, Reply, ServerThread, Setup};
 use crate::workload::{Arrival, MAX_BYTES, Pattern, Rng, Sizes, arrivals};
-use crate::{homa, tcp};
 
 /// What is to be run.
 #[derive(Clone, Copy, Debug)]
@@ -22,6 +23,8 @@ pub struct Options {
     pub load: f64,
     /// Fixes sizes, arrival times and contents.
     pub seed: u64,
+    /// What Homa runs on.
+    pub driver: Driver,
 }
 
 /// What the run gave.
@@ -109,9 +112,10 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(seed: u64) -> Result<Self> {
-        let (homa_client, homa_server) = homa::pair(Reply::Echo)?;
-        let (tcp_client, tcp_server) = tcp::pair(Reply::Echo)?;
+    fn new(driver: Driver, seed: u64) -> Result<Self> {
+        let (homa_client, homa_server) = driver.pair(Setup::spinning(Reply::Echo))?;
+        let (tcp_client, tcp_server) =
+            tcp::pair(Setup::spinning(Reply::Echo), tcp::Choice::default())?;
         Ok(Self {
             clients: [homa_client, tcp_client],
             thread: ServerThread::spawn(vec![homa_server, tcp_server])?,
@@ -193,7 +197,7 @@ impl Bench {
 pub fn run(options: Options) -> Result<Outcome> {
     sys::pin(CLIENT_CPU);
     let sizes = Sizes::w4();
-    let mut bench = Bench::new(options.seed)?;
+    let mut bench = Bench::new(options.driver, options.seed)?;
     let homa_capacity_gbps = bench.capacity(HOMA, &sizes, options.seed)?;
     let tcp_capacity_gbps = bench.capacity(TCP, &sizes, options.seed)?;
     let offered_gbps = options.load * homa_capacity_gbps.min(tcp_capacity_gbps);

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
+use crate::alloc;
 use crate::report::Latencies;
 use crate::transport::{Client, Outcome, Reply};
 use crate::workload::{Arrival, Pattern};
@@ -25,6 +26,9 @@ pub struct Run {
     pub request_bytes: u64,
     /// From the start to the last reply.
     pub elapsed: Duration,
+    /// Allocations of the thread during the run: those of the transport, for the load has made its
+    /// own beforehand.
+    pub allocations: u64,
 }
 
 impl Run {
@@ -63,7 +67,26 @@ struct Started {
     size: u32,
 }
 
-impl Book<'_> {
+/// As many RPCs a second as the books have room for from the start, so that they do not grow, and
+/// are not copied, while they measure. What is not used costs address space only.
+const ROOM_PER_SECOND: f64 = 4e6;
+
+impl<'a> Book<'a> {
+    /// For `count` RPCs.
+    fn new(pattern: &'a Pattern, reply: Reply, first_id: u64, count: usize) -> Self {
+        Self {
+            pattern,
+            reply,
+            first_id,
+            rpcs: Vec::with_capacity(count),
+            ended: 0,
+            run: Run {
+                latencies: Latencies::with_capacity(count),
+                ..Run::default()
+            },
+        }
+    }
+
     /// Books the end of RPC `id`, `now` after the start of the run.
     fn end(&mut self, id: u64, outcome: Outcome<'_>, now: Duration) {
         let index = id.checked_sub(self.first_id).map(|index| index as usize);
@@ -108,17 +131,11 @@ pub fn open_loop(
     patience: Duration,
     progress: &mut dyn FnMut(u64),
 ) -> Result<Run> {
-    let mut book = Book {
-        pattern,
-        reply,
-        first_id,
-        rpcs: Vec::with_capacity(arrivals.len()),
-        ended: 0,
-        run: Run::default(),
-    };
+    let mut book = Book::new(pattern, reply, first_id, arrivals.len());
     let last = arrivals.last().map_or(0, |arrival| arrival.at_ns);
     let give_up = Duration::from_nanos(last) + patience;
     let mut told = Duration::ZERO;
+    let allocations = alloc::allocations();
     let start = Instant::now();
     while book.ended < arrivals.len() {
         let now = start.elapsed();
@@ -147,6 +164,7 @@ pub fn open_loop(
             break;
         }
     }
+    book.run.allocations = alloc::allocations() - allocations;
     progress(book.ended as u64);
     Ok(book.run)
 }
@@ -175,14 +193,11 @@ pub fn closed_loop(
     pattern: &Pattern,
     size: &mut dyn FnMut() -> u32,
 ) -> Result<Run> {
-    let mut book = Book {
-        pattern,
-        reply: shape.reply,
-        first_id: shape.first_id,
-        rpcs: Vec::new(),
-        ended: 0,
-        run: Run::default(),
-    };
+    // A limit of the count caps what a duration without end would ask for.
+    let room = (shape.duration.as_secs_f64() * ROOM_PER_SECOND) as usize;
+    let room = room.min(shape.count);
+    let mut book = Book::new(pattern, shape.reply, shape.first_id, room);
+    let allocations = alloc::allocations();
     let start = Instant::now();
     let mut next_size = size();
     let mut progress = (0, Duration::ZERO);
@@ -204,6 +219,7 @@ pub fn closed_loop(
         client.turn(&mut |id, outcome| book.end(id, outcome, start.elapsed()))?;
         let in_flight = book.rpcs.len() - book.ended;
         if !starting && in_flight == 0 {
+            book.run.allocations = alloc::allocations() - allocations;
             return Ok(book.run);
         }
         if progress.0 != book.ended {
@@ -234,6 +250,10 @@ mod tests {
     }
 
     impl Client for Fake {
+        fn system_calls(&self) -> Option<u64> {
+            None
+        }
+
         fn settings(&self) -> String {
             String::new()
         }

@@ -50,6 +50,14 @@ pub struct ClassLatency {
 }
 
 impl Latencies {
+    /// With room for so many RPCs.
+    #[must_use]
+    pub fn with_capacity(count: usize) -> Self {
+        Self {
+            samples: Vec::with_capacity(count),
+        }
+    }
+
     /// Records an RPC of `size` bytes that took `nanos`.
     pub fn record(&mut self, size: u32, nanos: u64) {
         self.samples.push((size, nanos));

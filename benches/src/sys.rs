@@ -2,6 +2,12 @@
 
 use std::io;
 use std::net::UdpSocket;
+use std::time::Duration;
+
+use rustix::event::PollFd;
+use rustix::time::{ClockId, Timespec};
+
+use crate::transport::NAP;
 
 /// Pins the calling thread to a CPU. Without that CPU, or on other systems than Linux, the
 /// thread runs where it likes: figures vary more.
@@ -20,6 +26,80 @@ pub fn pin(cpu: usize) {
     }
     #[cfg(not(target_os = "linux"))]
     let _ = cpu;
+}
+
+/// The processor time of all threads of this process so far.
+#[must_use]
+pub fn process_cpu() -> Duration {
+    duration(rustix::time::clock_gettime(ClockId::ProcessCPUTime))
+}
+
+/// The processor time of the calling thread so far.
+#[must_use]
+pub fn thread_cpu() -> Duration {
+    duration(rustix::time::clock_gettime(ClockId::ThreadCPUTime))
+}
+
+/// Clocks that count from a start are never negative.
+fn duration(time: Timespec) -> Duration {
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// Memory of this process that is in RAM, in bytes, where the system tells.
+#[must_use]
+pub fn resident_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kilobytes: u64 = line.split_whitespace().next()?.parse().ok()?;
+    Some(kilobytes * 1024)
+}
+
+/// What the processors of this machine had done at some time, in ticks.
+#[derive(Clone, Copy, Debug)]
+pub struct Processor {
+    all: u64,
+    stolen: u64,
+}
+
+/// What they have done so far, where the system tells.
+#[must_use]
+pub fn processor() -> Option<Processor> {
+    let stat = std::fs::read_to_string("/proc/stat").ok()?;
+    let line = stat.lines().next()?.strip_prefix("cpu ")?;
+    // user, nice, system, idle, iowait, irq, softirq, steal; guests are in user.
+    let ticks: Vec<u64> = line
+        .split_whitespace()
+        .take(8)
+        .map_while(|field| field.parse().ok())
+        .collect();
+    Some(Processor {
+        all: ticks.iter().sum(),
+        stolen: *ticks.get(7)?,
+    })
+}
+
+impl Processor {
+    /// The share that the host gave to somebody else since then.
+    #[must_use]
+    pub fn stolen(self) -> Option<f64> {
+        let now = processor()?;
+        let all = now.all.checked_sub(self.all).filter(|all| *all > 0)?;
+        Some(now.stolen.saturating_sub(self.stolen) as f64 / all as f64)
+    }
+}
+
+/// Sleeps until something happens to one of the descriptors, or for [`NAP`].
+pub fn poll(fds: &mut [PollFd<'_>]) -> io::Result<()> {
+    let nap = Timespec {
+        tv_sec: 0,
+        tv_nsec: NAP.subsec_nanos().into(),
+    };
+    match rustix::event::poll(fds, Some(&nap)) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Makes each send of `socket` leave as datagrams of `segment` bytes (UDP GSO).

@@ -1,31 +1,32 @@
-//! The TCP rival: one connection, frames of `length, id, body`, never blocking, never sleeping.
+//! The TCP rival: connections that carry frames of `length, id, body`.
 //!
-//! Set to be fast: `TCP_NODELAY`; many frames in one write and one read; a large message read
-//! straight into its own memory; buffers reused. Socket buffers are left to the kernel, which sizes
-//! them by what the connection needs.
+//! Set to be fast: `TCP_NODELAY`; short frames gathered in one piece of memory, and many pieces in
+//! one write; one read for many frames; a large message read straight into its own memory; buffers
+//! reused. Socket buffers are left to the kernel, which sizes them by what the connection needs.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::os::fd::AsFd;
 
 use anyhow::{Context, Result};
+use rustix::event::{PollFd, PollFlags};
+use socket2::{Domain, Socket, Type};
 
-use crate::report::Latencies;
 use crate::sys;
-use crate::transport::{Client, Outcome, Pair, Reply, SERVER_CPU, Server};
-
-const SETTINGS: &str = "one connection, length-prefixed frames, TCP_NODELAY, non-blocking, \
-     spinning, kernel-sized buffers, loopback's own segment size";
+use crate::transport::{Client, FRESH, Outcome, Pair, Reply, Server, Setup};
 
 const HEADER: usize = 12;
 /// Bytes asked for in one read.
 const READ: usize = 256 * 1024;
 /// Reads in one turn.
 const READS: usize = 16;
-/// Frames in one write.
-const FRAMES: usize = 64;
+/// Pieces of memory in one write.
+const PIECES: usize = 128;
+/// Messages up to this long are gathered, with their headers, in pieces of memory…
+const GATHERED: usize = 4096;
+/// … of so many bytes.
+const PIECE: usize = LONG;
 /// Messages longer than this are read straight into memory of their own.
 const LONG: usize = READ / 4;
 /// Buffers of each kind kept for reuse.
@@ -104,9 +105,15 @@ pub(crate) struct Framed {
     end: usize,
     /// A message longer than what one read brought, and how much of it is there.
     partial: Option<(u64, Body, usize)>,
-    /// Frames to send; `sent` bytes of the first are gone.
-    queue: VecDeque<([u8; HEADER], Body)>,
+    /// What is to be sent, end to end; `sent` bytes of the first piece are gone.
+    queue: VecDeque<Body>,
     sent: usize,
+    /// The last piece takes more short frames.
+    gathering: bool,
+    /// Whether a turn reads and writes no more than [`READ`] bytes, for others have their turns too.
+    modest: bool,
+    /// System calls so far.
+    calls: u64,
     /// There may be more to read.
     more: bool,
     spares: Spares,
@@ -124,44 +131,85 @@ impl Framed {
             partial: None,
             queue: VecDeque::new(),
             sent: 0,
+            gathering: false,
+            modest: false,
+            calls: 0,
             more: true,
             spares: Spares::default(),
         })
     }
 
     pub(crate) fn push(&mut self, id: u64, body: Body) {
-        let mut header = [0; HEADER];
-        header[..4].copy_from_slice(&(body.len as u32).to_le_bytes());
-        header[4..].copy_from_slice(&id.to_le_bytes());
-        self.queue.push_back((header, body));
+        let header = header(id, body.len);
+        if body.len <= GATHERED {
+            self.gather(&header, body.bytes());
+            self.spares.give_back(body);
+        } else {
+            self.gather(&header, &[]);
+            self.queue.push_back(body);
+            self.gathering = false;
+        }
+    }
+
+    fn push_copy(&mut self, id: u64, message: &[u8]) {
+        if message.len() <= GATHERED {
+            self.gather(&header(id, message.len()), message);
+        } else {
+            let body = self.spares.copy(message);
+            self.push(id, body);
+        }
+    }
+
+    fn gather(&mut self, header: &[u8; HEADER], message: &[u8]) {
+        let len = HEADER + message.len();
+        let room = |piece: &Body| piece.len + len <= PIECE;
+        if !self.gathering || !self.queue.back().is_some_and(room) {
+            let mut piece = self.spares.take(PIECE);
+            piece.set_len(0);
+            self.queue.push_back(piece);
+            self.gathering = true;
+        }
+        if let Some(piece) = self.queue.back_mut() {
+            let (start, middle) = (piece.len, piece.len + HEADER);
+            piece.set_len(start + len);
+            piece.data[start..middle].copy_from_slice(header);
+            piece.data[middle..start + len].copy_from_slice(message);
+        }
     }
 
     /// Writes until the queue is empty or the kernel takes no more.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         while !self.queue.is_empty() {
-            let mut slices = [IoSlice::new(&[]); 2 * FRAMES];
-            let mut count = 0;
-            for (header, body) in self.queue.iter().take(FRAMES) {
-                slices[count] = IoSlice::new(header);
-                slices[count + 1] = IoSlice::new(body.bytes());
-                count += 2;
+            let mut slices = [IoSlice::new(&[]); PIECES];
+            let (mut count, mut left) = (0, if self.modest { READ } else { usize::MAX });
+            let mut skip = self.sent;
+            for piece in self.queue.iter().take(PIECES) {
+                let bytes = &piece.bytes()[skip..];
+                let bytes = &bytes[..bytes.len().min(left)];
+                slices[count] = IoSlice::new(bytes);
+                (count, left, skip) = (count + 1, left - bytes.len(), 0);
+                if left == 0 {
+                    break;
+                }
             }
-            let mut left = &mut slices[..count];
-            IoSlice::advance_slices(&mut left, self.sent);
-            match self.stream.write_vectored(left) {
+            self.calls += 1;
+            match self.stream.write_vectored(&slices[..count]) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(written) => self.sent += written,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
-            while let Some((_, body)) = self.queue.front()
-                && self.sent >= HEADER + body.len
+            while let Some(piece) = self.queue.front()
+                && self.sent >= piece.len
             {
-                self.sent -= HEADER + body.len;
-                if let Some((_, body)) = self.queue.pop_front() {
-                    self.spares.give_back(body);
+                self.sent -= piece.len;
+                if let Some(piece) = self.queue.pop_front() {
+                    self.spares.give_back(piece);
                 }
+            }
+            if self.modest {
+                return Ok(());
             }
         }
         Ok(())
@@ -173,12 +221,13 @@ impl Framed {
         mut deliver: impl FnMut(u64, Received<'_>, &mut Spares),
     ) -> io::Result<bool> {
         self.more = false;
-        for _ in 0..READS {
+        for _ in 0..if self.modest { 1 } else { READS } {
             let space = match &mut self.partial {
                 Some((_, body, filled)) => &mut body.data[*filled..body.len],
                 None => &mut self.received[self.end..],
             };
             let asked = space.len();
+            self.calls += 1;
             let read = match self.stream.read(space) {
                 Ok(0) => return Ok(false),
                 Ok(read) => read,
@@ -249,87 +298,223 @@ impl Framed {
     }
 }
 
+fn header(id: u64, len: usize) -> [u8; HEADER] {
+    let mut header = [0; HEADER];
+    header[..4].copy_from_slice(&(len as u32).to_le_bytes());
+    header[4..].copy_from_slice(&id.to_le_bytes());
+    header
+}
+
+/// What is chosen about connections.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Choice {
+    /// The congestion control; `None`: what the system has set.
+    pub congestion: Option<&'static str>,
+    /// A connection for each class of message sizes ([`SIZES`]) instead of one for all.
+    pub by_size: bool,
+}
+
+/// Where a size class ends that has a connection of its own. Few, for each connection costs a
+/// system call a turn.
+pub const SIZES: [usize; 3] = [1_400, 10_000, 100_000];
+
+impl Choice {
+    /// A socket before it listens or connects.
+    fn socket(self, setup: Setup) -> Result<Socket> {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+        // The headers of IPv4 and TCP have 40 bytes together.
+        socket.set_tcp_mss(u32::from(setup.mtu) - 40)?;
+        if let Some(name) = self.congestion {
+            let set = socket.set_tcp_congestion(name.as_bytes());
+            set.with_context(|| format!("this kernel has no TCP {name}"))?;
+        }
+        Ok(socket)
+    }
+
+    fn connections(self, setup: Setup) -> usize {
+        if self.by_size {
+            SIZES.len() + 1
+        } else {
+            setup.peers
+        }
+    }
+}
+
+/// Sleeps until one of the connections has something to read, or room for what is to be written.
+fn sleep(connections: &[Framed]) -> Result<()> {
+    if connections.iter().any(Framed::more) {
+        return Ok(());
+    }
+    let mut fds: Vec<_> = connections
+        .iter()
+        .map(|framed| {
+            let blocked = !framed.queue.is_empty();
+            let flags = if blocked {
+                PollFlags::IN | PollFlags::OUT
+            } else {
+                PollFlags::IN
+            };
+            PollFd::from_borrowed_fd(framed.stream().as_fd(), flags)
+        })
+        .collect();
+    sys::poll(&mut fds)?;
+    Ok(())
+}
+
 /// The client half.
 #[derive(Debug)]
 pub struct TcpClient {
-    framed: Framed,
+    connections: Vec<Framed>,
+    choice: Choice,
+    setup: Setup,
+    sleeps: u64,
 }
 
 impl TcpClient {
-    /// Connects.
-    pub fn connect(to: SocketAddr) -> Result<Self> {
-        let stream = TcpStream::connect(to).with_context(|| format!("cannot connect to {to}"))?;
+    fn connect(to: SocketAddr, choice: Choice, setup: Setup) -> Result<Self> {
+        let connect = |_| -> Result<Framed> {
+            let socket = choice.socket(setup)?;
+            let connected = socket.connect(&to.into());
+            connected.with_context(|| format!("cannot connect to {to}"))?;
+            Ok(Framed::new(socket.into())?)
+        };
+        let count = choice.connections(setup);
+        let mut connections = (0..count).map(connect).collect::<Result<Vec<_>>>()?;
+        for framed in &mut connections {
+            framed.modest = choice.by_size;
+        }
         Ok(Self {
-            framed: Framed::new(stream)?,
+            connections,
+            choice,
+            setup,
+            sleeps: 0,
         })
     }
 }
 
 impl Client for TcpClient {
     fn settings(&self) -> String {
-        SETTINGS.into()
+        let Choice {
+            congestion,
+            by_size,
+        } = self.choice;
+        [
+            match self.connections.len() {
+                1 => "one connection".into(),
+                many if by_size => format!(
+                    "{many} connections, by message size (up to {SIZES:?} bytes and above), the \
+                     shortest first, at most {READ} bytes of each a turn"
+                ),
+                many => format!("{many} connections"),
+            },
+            format!(
+                "congestion control {}",
+                congestion.unwrap_or("as the system has it")
+            ),
+            "TCP_NODELAY".into(),
+            format!(
+                "segments for MTU {}, joined by the kernel (GSO)",
+                self.setup.mtu
+            ),
+            "length-prefixed frames, as many in a write as there are, non-blocking".into(),
+            "socket buffers sized by the kernel".into(),
+        ]
+        .join(", ")
     }
 
     fn request(&mut self, id: u64, message: &[u8]) -> Result<bool> {
-        let body = self.framed.spares.copy(message);
-        self.framed.push(id, body);
+        let index = if self.choice.by_size {
+            SIZES.partition_point(|&size| size < message.len())
+        } else {
+            id as usize % self.connections.len()
+        };
+        let framed = &mut self.connections[index];
+        if self.setup.reply == Reply::FirstByte && message.len() > LONG {
+            let mut body = framed.spares.take(message.len());
+            body.data[..FRESH].copy_from_slice(&message[..FRESH]);
+            framed.push(id, body);
+        } else {
+            framed.push_copy(id, message);
+        }
         Ok(true)
     }
 
     fn turn(&mut self, ended: &mut dyn FnMut(u64, Outcome<'_>)) -> Result<()> {
-        self.framed.flush()?;
-        let open = self.framed.read(|id, message, spares| match message {
-            Received::Borrowed(bytes) => ended(id, Ok(bytes)),
-            Received::Owned(body) => {
-                ended(id, Ok(body.bytes()));
-                spares.give_back(body);
-            }
-        })?;
-        anyhow::ensure!(open, "the TCP server closed the connection");
+        for framed in &mut self.connections {
+            framed.flush()?;
+        }
+        if self.setup.sleep {
+            self.sleeps += 1;
+            sleep(&self.connections)?;
+        }
+        for framed in &mut self.connections {
+            let open = framed.read(|id, message, spares| match message {
+                Received::Borrowed(bytes) => ended(id, Ok(bytes)),
+                Received::Owned(body) => {
+                    ended(id, Ok(body.bytes()));
+                    spares.give_back(body);
+                }
+            })?;
+            anyhow::ensure!(open, "the TCP server closed the connection");
+        }
         Ok(())
     }
+
+    fn system_calls(&self) -> Option<u64> {
+        Some(self.sleeps + calls(&self.connections))
+    }
+}
+
+fn calls(connections: &[Framed]) -> u64 {
+    connections.iter().map(|framed| framed.calls).sum()
 }
 
 /// The server half: answers on every connection.
 #[derive(Debug)]
 pub struct TcpServer {
     listener: TcpListener,
-    reply: Reply,
+    setup: Setup,
+    choice: Choice,
     connections: Vec<Framed>,
-    /// Answers of the turn, on their way to the queue.
+    sleeps: u64,
+    /// Answers of the turn that are in memory of their own, on their way to the queue.
     replies: Vec<(u64, Body)>,
 }
 
 impl TcpServer {
     /// Listens on loopback, on a free port.
-    pub fn bind(reply: Reply) -> Result<Self> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-        listener.set_nonblocking(true)?;
+    fn bind(choice: Choice, setup: Setup) -> Result<Self> {
+        let socket = choice.socket(setup)?;
+        socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into())?;
+        socket.listen(128)?;
         Ok(Self {
-            listener,
-            reply,
+            listener: socket.into(),
+            setup,
+            choice,
             connections: Vec::new(),
+            sleeps: 0,
             replies: Vec::new(),
         })
     }
 
-    /// Where it listens.
-    pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
-    }
-
-    /// Waits for a client to connect: turns never do, since they would pay for asking.
-    pub fn accept(&mut self) -> Result<()> {
-        self.listener.set_nonblocking(false)?;
-        let (stream, _) = self.listener.accept()?;
-        self.connections.push(Framed::new(stream)?);
+    /// Waits for the client's connections: turns never do, since they would pay for asking.
+    fn accept(&mut self) -> Result<()> {
+        for _ in 0..self.choice.connections(self.setup) {
+            let mut framed = Framed::new(self.listener.accept()?.0)?;
+            framed.modest = self.choice.by_size;
+            self.connections.push(framed);
+        }
         Ok(())
     }
 }
 
 impl Server for TcpServer {
     fn turn(&mut self) -> Result<()> {
-        let reply = self.reply;
+        if self.setup.sleep {
+            self.sleeps += 1;
+            sleep(&self.connections)?;
+        }
+        let reply = self.setup.reply;
         for framed in &mut self.connections {
             let replies = &mut self.replies;
             let open = framed.read(|id, message, spares| {
@@ -354,75 +539,24 @@ impl Server for TcpServer {
         }
         Ok(())
     }
+
+    fn system_calls(&self) -> Option<u64> {
+        Some(self.sleeps + calls(&self.connections))
+    }
 }
 
 /// A client and a server, connected.
-pub fn pair(reply: Reply) -> Result<Pair> {
-    let mut server = TcpServer::bind(reply)?;
-    let client = TcpClient::connect(server.local_addr()?)?;
+pub fn pair(setup: Setup, choice: Choice) -> Result<Pair> {
+    let mut server = TcpServer::bind(choice, setup)?;
+    let client = TcpClient::connect(server.listener.local_addr()?, choice, setup)?;
     server.accept()?;
     Ok((Box::new(client), Box::new(server)))
 }
 
-/// Round trips of `size` bytes, one at a time, both ends spinning on one connection.
-pub fn ping_pong(size: usize, duration: Duration) -> Result<Latencies> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-    let client = TcpStream::connect(listener.local_addr()?)?;
-    let (server, _) = listener.accept()?;
-    for stream in [&client, &server] {
-        stream.set_nodelay(true)?;
-        stream.set_nonblocking(true)?;
-    }
-    let stop = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let echo = scope.spawn(|| -> io::Result<()> {
-            sys::pin(SERVER_CPU);
-            let mut buffer = vec![0; size];
-            loop {
-                if !spin_read(&server, &mut buffer, &stop)? {
-                    return Ok(());
-                }
-                (&server).write_all(&buffer)?;
-            }
-        });
-        let result = (|| {
-            let mut latencies = Latencies::default();
-            let mut buffer = vec![0; size];
-            let start = Instant::now();
-            while start.elapsed() < duration {
-                let asked = Instant::now();
-                (&client).write_all(&buffer)?;
-                spin_read(&client, &mut buffer, &stop)?;
-                latencies.record(size as u32, asked.elapsed().as_nanos() as u64);
-            }
-            Ok(latencies)
-        })();
-        stop.store(true, Ordering::Relaxed);
-        drop(echo.join());
-        result
-    })
-}
-
-/// Fills the buffer without sleeping. `false`: told to stop.
-fn spin_read(mut stream: &TcpStream, buffer: &mut [u8], stop: &AtomicBool) -> io::Result<bool> {
-    let mut filled = 0;
-    while filled < buffer.len() {
-        match stream.read(&mut buffer[filled..]) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(read) => filled += read,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                if stop.load(Ordering::Relaxed) {
-                    return Ok(false);
-                }
-            }
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(true)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::load::{ClosedLoop, closed_loop};
     use crate::transport::ServerThread;
@@ -430,31 +564,45 @@ mod tests {
 
     #[test]
     fn frames_of_all_sizes_come_back_whole() {
-        let mut server = TcpServer::bind(Reply::Echo).unwrap();
-        let mut client = TcpClient::connect(server.local_addr().unwrap()).unwrap();
-        server.accept().unwrap();
-        let mut thread = ServerThread::spawn(vec![Box::new(server)]).unwrap();
-        thread.select(0);
-        let pattern = Pattern::new(1, 1_000_000);
-        let shape = ClosedLoop {
-            outstanding: 50,
-            reply: Reply::Echo,
-            first_id: 1,
-            duration: Duration::from_millis(200),
-            count: usize::MAX,
-            patience: Duration::from_secs(20),
+        let many = Setup {
+            peers: 3,
+            ..Setup::spinning(Reply::Echo)
         };
-        let mut rng = Rng::new(1);
-        let mut size = || 1 << rng.below(20);
-        let run = closed_loop(&mut client, shape, &pattern, &mut size).unwrap();
-        assert_eq!(run.errors, 0, "{run:?}");
-        assert!(run.latencies.len() > 50);
-        thread.stop().unwrap();
-    }
-
-    #[test]
-    fn round_trips_take_time() {
-        let latencies = ping_pong(100, Duration::from_millis(20)).unwrap();
-        assert!(latencies.class(99, 100).p50_us.unwrap() > 0.1);
+        let sleeping = Setup {
+            sleep: true,
+            ..Setup::spinning(Reply::Echo)
+        };
+        let by_size = Choice {
+            congestion: Some("reno"),
+            by_size: true,
+        };
+        for (setup, choice) in [
+            (Setup::spinning(Reply::Echo), Choice::default()),
+            (Setup::spinning(Reply::Echo), by_size),
+            (many, Choice::default()),
+            (sleeping, Choice::default()),
+            (sleeping, by_size),
+        ] {
+            let (mut client, server) = pair(setup, choice).unwrap();
+            let mut thread = ServerThread::spawn(vec![server]).unwrap();
+            thread.select(0);
+            let pattern = Pattern::new(1, 1_000_000);
+            let shape = ClosedLoop {
+                outstanding: 50,
+                reply: Reply::Echo,
+                first_id: 1,
+                duration: Duration::from_millis(100),
+                count: usize::MAX,
+                patience: Duration::from_secs(20),
+            };
+            let mut rng = Rng::new(1);
+            let mut size = || 1 << rng.below(20);
+            let run = closed_loop(client.as_mut(), shape, &pattern, &mut size).unwrap();
+            assert_eq!(run.errors, 0, "{run:?}");
+            assert!(run.latencies.len() > 50);
+            assert!(client.system_calls() > Some(2));
+            assert!(thread.counters().system_calls > Some(2));
+            thread.stop().unwrap();
+        }
     }
 }

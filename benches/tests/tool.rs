@@ -206,6 +206,9 @@ fn wrong_arguments_have_a_code_of_their_own() {
         &["call", "127.0.0.1:1", "--size", "99999999999"],
         &["call", "127.0.0.1:1", "--count", "0"],
         &["serve"],
+        &["race", "--mtu", "100"],
+        &["race", "--scenarios", "horses"],
+        &["race", "--runs", "0"],
         &["nonsense"],
         &[],
     ] {
@@ -236,28 +239,183 @@ fn bench_core_writes_its_figures() {
     assert_eq!(json["steady_state_allocations"], 0);
 }
 
+/// Has the system refuse io_uring to a command, as containers do.
+#[cfg(target_os = "linux")]
+fn without_io_uring(command: &mut Command) -> &mut Command {
+    use std::os::unix::process::CommandExt;
+
+    // The system call's number is the first word of what a filter sees.
+    const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+    const EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+    const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+    let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    let refuse = move || {
+        let mut steps = [
+            step(LOAD, 0, 0, 0),
+            step(EQUAL, 0, 1, libc::SYS_io_uring_setup as u32),
+            step(RETURN, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+            step(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW),
+        ];
+        let filter = libc::sock_fprog {
+            len: steps.len() as u16,
+            filter: steps.as_mut_ptr(),
+        };
+        let set = |option: libc::c_int, a: libc::c_ulong, b: *const libc::sock_fprog| {
+            // SAFETY: neither option touches memory of this process but the filter, which lives.
+            match unsafe { libc::prctl(option, a, b, 0, 0) } {
+                0 => Ok(()),
+                _ => Err(std::io::Error::last_os_error()),
+            }
+        };
+        set(libc::PR_SET_NO_NEW_PRIVS, 1, std::ptr::null())?;
+        let mode = libc::SECCOMP_MODE_FILTER.into();
+        set(libc::PR_SET_SECCOMP, mode, &raw const filter)
+    };
+    // SAFETY: the closure makes two system calls and allocates nothing.
+    unsafe { command.pre_exec(refuse) }
+}
+
+#[cfg(target_os = "linux")]
 #[test]
-fn bench_driver_writes_its_figures() {
+fn demo_runs_without_io_uring_and_says_so() {
     let _alone = alone();
-    let path = json_path("driver.json");
-    let args = [
-        "bench",
-        "driver",
-        "--quick",
-        "--json",
-        path.to_str().unwrap(),
-    ];
-    let output = homa(&args).output().unwrap();
+    let mut command = homa(&["demo", "--seconds", "0.5", "--driver", "uring"]);
+    let output = without_io_uring(&mut command).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    let said = "homa-mio in place of homa-uring, io_uring off: refused";
+    assert!(stdout.contains(said), "{stdout}");
+    // The race leaves it out and says so.
+    let mut command = homa(&["race", "--runs", "1", "--millis", "20"]);
+    command.args([
+        "--scenarios",
+        "latency",
+        "--transports",
+        "homa-uring,homa-mio",
+    ]);
+    let output = without_io_uring(&mut command).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        stdout.contains("homa-uring: no socket for homa-uring"),
+        "{stdout}"
+    );
+}
+
+#[test]
+fn race_writes_figures_ratios_and_a_picture() {
+    let _alone = alone();
+    let (path, picture) = (json_path("race.json"), json_path("race.svg"));
+    let args = ["race", "--runs", "1", "--millis", "30", "--json"];
+    let output = homa(&args)
+        .arg(&path)
+        .arg("--svg")
+        .arg(&picture)
+        .output()
+        .unwrap();
     assert!(output.status.success(), "{output:?}");
     let json = read_json(&path);
-    for key in [
-        "raw_udp_gbps",
-        "homa_gbps",
-        "raw_udp_p50_us",
-        "tcp_p50_us",
-        "homa_p50_us",
-        "homa_p99_us",
+    // io_uring and BBR are not everywhere, and an open load may be too much for a slow machine.
+    for (scenario, transports) in [
+        (
+            "throughput",
+            &["raw-udp", "homa-mio", "tcp-cubic", "quic"][..],
+        ),
+        (
+            "throughput-sleeping",
+            &["raw-udp", "homa-mio", "tcp-cubic", "quic"],
+        ),
+        (
+            "latency",
+            &["raw-udp", "homa-mio", "tcp-cubic", "quic", "grpc"],
+        ),
+        (
+            "latency-sleeping",
+            &["raw-udp", "homa-mio", "tcp-cubic", "quic", "grpc"],
+        ),
+        ("rate", &["homa-mio", "tcp-cubic", "quic", "grpc"]),
+        ("rate-sleeping", &["homa-mio", "tcp-cubic", "quic", "grpc"]),
+        ("rate-peers", &["homa-mio", "tcp-cubic", "quic", "grpc"]),
+        ("mixed", &["homa-mio", "tcp-cubic", "tcp-cubic-by-size"]),
     ] {
-        assert!(json[key].as_f64().unwrap() > 0.0, "{key}: {json}");
+        for transport in transports {
+            let cell = &json["scenarios"][scenario]["transports"][transport];
+            assert_eq!(cell["errors"], 0, "{scenario} {transport}: {cell}");
+            for key in ["gbps", "cpu_seconds_per_gigabyte", "gbps_per_core_second"] {
+                let value = cell[key].as_f64();
+                assert!(value > Some(0.0), "{scenario} {transport} {key}: {cell}");
+            }
+            assert_eq!(cell["runs"].as_array().unwrap().len(), 1);
+            assert!(!cell["settings"].as_str().unwrap().is_empty());
+        }
     }
+    for ratio in [
+        "throughput_vs_raw",
+        "throughput_vs_tcp",
+        "throughput_vs_quic",
+        "gbps_per_core_second",
+        "latency_vs_raw",
+        "rate_vs_tcp",
+        "rate_vs_grpc",
+        "mixed_p99_tcp_vs_homa",
+        "syscalls_per_rpc",
+    ] {
+        let value = json["ratios"][ratio].as_f64();
+        assert!(value > Some(0.0), "{ratio}: {}", json["ratios"]);
+    }
+    assert!(json["ratios"]["allocations_per_rpc"].is_number());
+    let picture = std::fs::read_to_string(picture).unwrap();
+    assert!(picture.starts_with("<svg") && picture.trim_end().ends_with("</svg>"));
+    assert!(picture.matches("class=\"homa\"").count() >= 8, "{picture}");
+}
+
+#[test]
+fn race_runs_what_is_chosen_alone() {
+    let _alone = alone();
+    let path = json_path("race-chosen.json");
+    let output = homa(&["race", "--runs", "1", "--millis", "20", "--mtu", "9000"])
+        .args([
+            "--scenarios",
+            "latency,rate",
+            "--transports",
+            "homa-mio,tcp-cubic",
+        ])
+        .arg("--json")
+        .arg(&path)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let json = read_json(&path);
+    let scenarios = json["scenarios"].as_object().unwrap();
+    assert!(scenarios.keys().eq(["latency", "rate"]), "{json}");
+    for figures in scenarios.values() {
+        let transports = figures["transports"].as_object().unwrap();
+        assert!(transports.keys().eq(["homa-mio", "tcp-cubic"]), "{figures}");
+    }
+    assert_eq!(json["mtu"], 9000);
+    assert_eq!(json["ratios"]["throughput_vs_raw"], Value::Null);
+}
+
+#[test]
+fn soak_checks_itself() {
+    let _alone = alone();
+    let json = json_path("soak.json");
+    let mut soak = homa(&["soak", "--minutes", "0.05", "--json"]);
+    let output = soak.arg(&json).output().unwrap();
+    let figures = read_json(&json);
+    assert!(figures["rpcs"].as_u64().unwrap() > 0, "{figures}");
+    assert_eq!(figures["unexplained_errors"], 0, "{figures}");
+    assert_eq!(figures["duplicate_executions"], 0, "{figures}");
+    assert_eq!(figures["descriptors_grown"], 0, "{figures}");
+    assert!(figures["lost_percent"].as_f64().unwrap() > 0.1, "{figures}");
+    assert!(figures["rss_slope_kib_per_minute"].is_number());
+    assert!(figures["partition_freed_after_s"].is_number(), "{figures}");
+    assert_eq!(figures["loss"].as_array().unwrap().len(), 4);
+    // On a busy machine throughput varies by more than what a dead peer may cost.
+    let failures = figures["failures"].as_array().unwrap();
+    let only_noise = failures
+        .iter()
+        .all(|what| what.as_str().unwrap().contains("a dead peer costs"));
+    assert!(only_noise, "{figures}");
+    assert_eq!(output.status.success(), failures.is_empty(), "{output:?}");
 }

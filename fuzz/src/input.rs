@@ -28,10 +28,6 @@ impl<'a> Input<'a> {
         self.0.arbitrary().unwrap_or(0)
     }
 
-    pub(crate) fn u32(&mut self) -> u32 {
-        self.0.arbitrary().unwrap_or(0)
-    }
-
     /// A time: mostly short, in powers of two, up to 4 s.
     pub(crate) fn nanos(&mut self) -> u64 {
         let byte = self.u8();

@@ -343,7 +343,7 @@ impl World {
             return;
         };
         let call = &mut self.calls[at];
-        if which % 2 == 0 {
+        if which.is_multiple_of(2) {
             if let Some(rpc) = call.live.take() {
                 let cancelled = self.hosts[call.client].node.cancel(self.now, rpc);
                 let message = cancelled.expect("it is live").message();

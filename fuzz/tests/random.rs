@@ -43,3 +43,13 @@ fn endpoint() {
 fn pair() {
     run(homa_fuzz::pair, 20_000, 300);
 }
+
+#[test]
+fn differential() {
+    run(homa_fuzz::differential, 50_000, 300);
+}
+
+#[test]
+fn driver() {
+    run(homa_fuzz::driver, 100_000, 200);
+}

@@ -17,6 +17,8 @@ pub use driver::{
     Call, CallOptions, Client, ClientShards, Driver, DriverOptions, DriverStats, HandleStats,
     Request, Responder, ServerShards, Shard, ShardedClient, TryCallError,
 };
+/// The protocol, for its [statistics](homa_proto::Stats) and what else is not named here.
+pub use homa_proto as proto;
 pub use homa_proto::{Config, Limits, PeerAddr, RpcError, RpcId, SendError, SendErrorKind};
 pub use message::Message;
 pub use options::Wait;

@@ -26,7 +26,8 @@ use crate::wake::{Sleeper, Waker};
 /// What happened to an RPC: [`homa_proto::Event`] with messages of this driver.
 pub type Event = homa_proto::Event<Message, Message>;
 
-/// Options of one request.
+/// Options of one request. A release may add some: end a literal with
+/// `..RequestOptions::default()`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RequestOptions {
     /// Comes back with the event that ends the RPC.
@@ -502,10 +503,10 @@ impl<S: Sys> Socket<S> {
         }
         let (clock, endpoint) = (self.clock, &mut self.endpoint);
         let mut now = None;
-        let received = self.udp.receive(|from, local, bytes| {
+        let received = self.udp.receive(|from, local, bytes, size| {
             let now = *now.get_or_insert_with(|| clock.now());
             // The core counts what it drops.
-            let _ = endpoint.handle_packet(now, from, local, bytes);
+            endpoint.handle_packets(now, from, local, bytes, size);
         })?;
         let now = now.unwrap_or_else(|| clock.now());
         self.now = now;

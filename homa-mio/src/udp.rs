@@ -267,13 +267,14 @@ impl<S: Sys> Udp<S> {
 
     // Receiving.
 
-    /// Makes one call to receive and hands out each datagram.
+    /// Makes one call to receive and hands out what comes: the bytes of one datagram, or of
+    /// several of the given length, of which the last may be shorter.
     ///
     /// # Errors
     /// The socket is of no use any more.
     pub(crate) fn receive(
         &mut self,
-        mut each: impl FnMut(SocketAddr, Option<IpAddr>, &[u8]),
+        mut each: impl FnMut(SocketAddr, Option<IpAddr>, &[u8], usize),
     ) -> io::Result<Received> {
         let count = self.receive_call()?;
         let mut found = Received {
@@ -283,15 +284,13 @@ impl<S: Sys> Udp<S> {
         let mut bytes = 0;
         for (at, incoming) in self.incoming[..count].iter().enumerate() {
             let memory = self.sys.bytes(&self.receive_memory, at);
-            let datagrams = split(memory, incoming, self.gro.is_on(), &mut self.io);
-            let Some((from, datagrams)) = datagrams else {
+            let datagrams = incoming.datagrams(memory, self.gro.is_on(), &mut self.io);
+            let Some((from, datagrams, size)) = datagrams else {
                 continue;
             };
-            for datagram in datagrams {
-                bytes += datagram.len();
-                found.datagrams += 1;
-                each(from, incoming.local, datagram);
-            }
+            bytes += datagrams.len();
+            found.datagrams += datagrams.len().div_ceil(size);
+            each(from, incoming.local, datagrams, size);
         }
         self.io.datagrams_received += found.datagrams as u64;
         self.io.bytes_received += bytes as u64;
@@ -430,15 +429,14 @@ impl<S: Sys> Udp<S> {
                 header_len: DATA_LEN,
                 payload: gather.payload,
             };
-            if self
-                .sys
-                .send_lent(self.socket.as_fd(), &message, lent)
-                .is_ok()
-            {
-                self.count_sent(&message);
-                return Ok(());
+            match self.sys.send_lent(self.socket.as_fd(), &message, lent) {
+                Ok(()) => {
+                    self.count_sent(&message);
+                    return Ok(());
+                }
+                // Whatever it was, the next try to send the queue deals with it.
+                Err(error) => self.count(Trouble::of(&error)),
             }
-            // Whatever it was, the next try to send the queue deals with it.
         }
         let start = self.queue.put_together(headers, &message, gather.payload);
         self.queue.push(Outgoing { start, ..message });
@@ -746,36 +744,6 @@ fn usable(got: usize) -> usize {
     } else {
         got / 2
     }
-}
-
-/// Where a reception came from, and the datagrams in it.
-fn split<'a>(
-    memory: &'a [u8],
-    incoming: &Incoming,
-    gro: bool,
-    io: &mut IoStats,
-) -> Option<(SocketAddr, impl Iterator<Item = &'a [u8]>)> {
-    let Some(from) = incoming.from else {
-        io.without_address += 1;
-        return None;
-    };
-    // Without the segment size several datagrams would look like one.
-    if incoming.control_truncated && gro {
-        io.control_truncated += 1;
-        return None;
-    }
-    let mut bytes = &memory[..incoming.len.min(memory.len())];
-    let size = incoming.segment_size.unwrap_or(bytes.len()).max(1);
-    if incoming.truncated {
-        io.truncated += 1;
-        // The last datagram is not whole.
-        bytes = &bytes[..(bytes.len().saturating_sub(1)) / size * size];
-    }
-    io.joined_received += u64::from(bytes.len() > size);
-    if incoming.tos & 0b11 == 0b11 {
-        io.congestion_marked += bytes.len().div_ceil(size) as u64;
-    }
-    Some((from, bytes.chunks(size)))
 }
 
 /// Fills places of a window that are not in use.

@@ -2,44 +2,13 @@
 
 #![allow(missing_docs)]
 
-use std::io::{BufRead, BufReader, Read};
+#[path = "shared/examples.rs"]
+mod shared;
+
+use std::io::Read;
 use std::net::{SocketAddr, TcpStream, UdpSocket};
-use std::process::{Child, Command, Stdio};
 
-/// An example's program: built along with the tests, next to them.
-fn example(name: &str, args: &[&str]) -> Command {
-    let mut path = std::env::current_exe().unwrap();
-    path.pop();
-    path.set_file_name("examples");
-    let mut command = Command::new(path.join(name));
-    command.args(args).stdout(Stdio::piped());
-    command
-}
-
-struct Killed(Child);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
-    }
-}
-
-/// Starts a server, which tells its address.
-fn server(name: &str) -> (Killed, String) {
-    let mut server = Killed(example(name, &["127.0.0.1:0"]).spawn().unwrap());
-    let mut line = String::new();
-    let output = server.0.stdout.take().unwrap();
-    BufReader::new(output).read_line(&mut line).unwrap();
-    let address = line.trim().rsplit(' ').next().unwrap().to_owned();
-    (server, address)
-}
-
-fn output(name: &str, args: &[&str]) -> String {
-    let output = example(name, args).output().unwrap();
-    assert!(output.status.success());
-    String::from_utf8(output.stdout).unwrap()
-}
+use shared::{Killed, example, output, server};
 
 fn echo(server: &str, text: &str) -> String {
     output("echo_client", &[server, text])

@@ -31,7 +31,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             let idx = idx as u32;
             let queued = self.rpcs.is_listed(dim::QUEUE, idx);
             let has_timer = self.timers.armed(idx).is_some();
-            let indexed = self.rpc_of(rpc.peer, rpc.id) == Some(idx);
+            let indexed = self.indexed_rpc(rpc.peer, rpc.id) == Some(idx);
             stalled += u32::from(rpc.is_stalled);
             if rpc.state == State::Free {
                 free += 1;

@@ -178,6 +178,12 @@ pub struct Gather<'m> {
 }
 
 impl<'m> Gather<'m> {
+    /// These packets with this payload. For tests of what sends them.
+    #[must_use]
+    pub const fn new(transmit: Transmit, payload: &'m [u8]) -> Self {
+        Self { transmit, payload }
+    }
+
     /// The header and the payload of each packet, in order. `headers` is the buffer that they were
     /// written to. Nothing when the packets are there whole.
     pub fn packets<'h>(
@@ -293,8 +299,11 @@ pub struct Endpoint<'a, M, S: BufferSource> {
     pub(crate) replies: Replies,
     /// Bytes of strangers' requests that are arriving.
     pub(crate) strangers_arriving: u64,
-    /// The peer of the last packet.
+    /// The peer and the RPC of the last packet.
     last_peer: u32,
+    last_rpc: u32,
+    /// The RPC whose message the last packet was a part of, if it is not complete.
+    pub(crate) run: u32,
     pub(crate) more_work: bool,
     /// `handle_timeout` came late: until then silence is not held against anybody.
     pub(crate) grace_until: Instant,
@@ -416,6 +425,8 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
             replies: Replies::new(),
             strangers_arriving: 0,
             last_peer: 0,
+            last_rpc: 0,
+            run: NIL,
             more_work: false,
             grace_until: Instant::ZERO,
             next_grace: Instant::ZERO,
@@ -867,7 +878,19 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
 
     /// The live RPC with a local id.
     #[inline]
-    pub(crate) fn rpc_of(&self, p: u32, id: u64) -> Option<u32> {
+    pub(crate) fn rpc_of(&mut self, p: u32, id: u64) -> Option<u32> {
+        // Packets of one message come one after the other.
+        let last = &self.rpcs[self.last_rpc];
+        if last.id == id && last.peer == p && last.state.is_live() {
+            return Some(self.last_rpc);
+        }
+        let found = self.indexed_rpc(p, id)?;
+        self.last_rpc = found;
+        Some(found)
+    }
+
+    #[inline]
+    pub(crate) fn indexed_rpc(&self, p: u32, id: u64) -> Option<u32> {
         let rpcs = &self.rpcs;
         self.rpc_index.find(self.key.rpc(p, id), |idx| {
             let rpc = &rpcs[idx];

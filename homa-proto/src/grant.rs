@@ -284,9 +284,8 @@ impl<'a> Grants<'a> {
                 }
                 continue;
             }
-            let Some(idx) = fresh else { return };
-            // A second message of some peer yields to any other peer; else the worst one yields
-            // to a better one.
+            // A second message of some peer yields to any other peer, and to a better second one;
+            // else the worst one yields to a better one.
             let doubled = self
                 .active()
                 .iter()
@@ -294,8 +293,17 @@ impl<'a> Grants<'a> {
                 .copied()
                 .find(|&idx| peers[rpcs[idx].peer].active > 1);
             let worst = self.active().last().copied();
-            let victim = doubled.or(worst.filter(|&worst| rank(&rpcs[idx]) < rank(&rpcs[worst])));
-            let Some(victim) = victim else { return };
+            let (next, victim, must_be_better) = match (fresh, doubled) {
+                (Some(fresh), Some(doubled)) => (Some(fresh), Some(doubled), false),
+                (Some(fresh), None) => (Some(fresh), worst, true),
+                (None, _) => (best(&self.second), doubled, true),
+            };
+            let (Some(idx), Some(victim)) = (next, victim) else {
+                return;
+            };
+            if must_be_better && rank(&rpcs[idx]) > rank(&rpcs[victim]) {
+                return;
+            }
             self.deactivate(rpcs, peers, victim);
             self.wait(rpcs, peers, victim);
             self.activate(rpcs, peers, idx);

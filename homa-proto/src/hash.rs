@@ -35,6 +35,7 @@ const fn mix(mut x: u64) -> u64 {
 }
 
 /// The product of two words, its halves folded together.
+#[inline]
 const fn fold(a: u64, b: u64) -> u64 {
     let product = (a as u128).wrapping_mul(b as u128);
     (product as u64) ^ ((product >> 64) as u64)
@@ -72,7 +73,8 @@ impl HashKey {
     pub(crate) const fn rpc(&self, peer: u32, id: u64) -> u64 {
         let [a, b, c, ..] = self.key;
         // `b` is odd: the factor is never 0.
-        fold(fold(id ^ a, b ^ ((peer as u64) << 1)) ^ c, b)
+        let hash = fold(fold(row_of(id) ^ a, b ^ ((peer as u64) << 1)) ^ c, b);
+        in_row(hash, id)
     }
 
     /// Hash of an address in canonical form (IPv4-mapped addresses as IPv4).
@@ -98,8 +100,29 @@ impl HashKey {
     #[inline]
     pub(crate) const fn client_id(&self, addr_hash: u64, id: u64) -> u64 {
         let [_, b, c, .., g, h] = self.key;
-        fold(fold(id ^ h, addr_hash ^ g) ^ c, b)
+        in_row(fold(fold(row_of(id) ^ h, addr_hash ^ g) ^ c, b), id)
     }
+}
+
+/// Ids that follow each other have neighbouring places in a table, so many in a row: they come and
+/// go together, and one line of the processor's cache then serves them all. Who chooses ids to do
+/// harm gains nothing, as no more than these have places close to each other.
+const ROW: u64 = 4;
+/// Where the hash says which place of the row: the lowest bits of what the index uses.
+const PLACE_SHIFT: u32 = 32;
+
+/// The row of an id. The ids of one half of RPCs are all even or all odd.
+#[inline]
+const fn row_of(id: u64) -> u64 {
+    (id >> 1) / ROW
+}
+
+/// The hash of an id from that of its row.
+#[inline]
+const fn in_row(hash: u64, id: u64) -> u64 {
+    let places = (ROW - 1) << PLACE_SHIFT;
+    let place = ((id >> 1) % ROW) << PLACE_SHIFT;
+    (hash & !places) | place
 }
 
 #[cfg(test)]
@@ -111,7 +134,7 @@ mod tests {
     /// Structured keys, as in real life, spread like random ones: over the low and the high bits.
     fn assert_spread(hashes: impl Iterator<Item = u64>) {
         let hashes: Vec<u64> = hashes.collect();
-        for shift in [0, 20, 32, 52] {
+        for shift in [0, 20, PLACE_SHIFT + ROW.ilog2(), 52] {
             let mut counts = [0u32; 4096];
             for hash in &hashes {
                 counts[(hash >> shift) as usize & 4095] += 1;
@@ -130,10 +153,10 @@ mod tests {
     fn structured_keys_spread() {
         for seed in (0..40).map(|i: u128| i << 50 | i) {
             let key = HashKey::new(seed);
-            assert_spread((0..65_536).map(|i| key.rpc(3, 2 * i)));
+            assert_spread((0..65_536).map(|i| key.rpc(3, 2 * ROW * i)));
             assert_spread((0..65_536).map(|i| key.rpc(i as u32, 1000)));
             assert_spread((0..65_536).map(|i| key.rpc(3, i << 48)));
-            assert_spread((0..65_536).map(|i| key.client_id(77, 2 * i)));
+            assert_spread((0..65_536).map(|i| key.client_id(77, 2 * ROW * i)));
             assert_spread((0..65_536).map(|i| key.client_id(i, 4)));
             assert_spread((0..65_536).map(|i| key.client_id(i << 48, 4)));
             let v4 = |i: u32| key.addr(&(Ipv4Addr::from_bits(0x0a00_0000 + i), 4000).into());
@@ -148,6 +171,27 @@ mod tests {
             let scoped = |i| SocketAddrV6::new(Ipv6Addr::LOCALHOST, 4000, 0, i).into();
             assert_spread((0..65_536).map(|i| key.addr(&scoped(i))));
         }
+    }
+
+    /// Ids that follow each other, of either half, have the places of a row one after the other.
+    #[test]
+    fn neighbours_share_a_row() {
+        let key = HashKey::new(7);
+        for first in [0, 1, 8 * 1_000_003, u64::MAX - 7] {
+            let ids = (0..ROW).map(|i| first + 2 * i);
+            for hashes in [
+                ids.clone().map(|id| key.rpc(3, id)).collect::<Vec<_>>(),
+                ids.map(|id| key.client_id(77, id)).collect(),
+            ] {
+                for (place, hash) in hashes.iter().enumerate() {
+                    assert_eq!(hash - hashes[0], (place as u64) << PLACE_SHIFT);
+                }
+            }
+        }
+        assert_ne!(
+            key.rpc(3, 0) >> PLACE_SHIFT,
+            key.rpc(3, 2 * ROW) >> PLACE_SHIFT
+        );
     }
 
     /// Each bit of the seed changes the keys.

@@ -78,9 +78,13 @@ impl<'a, T> Table<'a, T> {
         self.entries.iter()
     }
 
-    /// Not `get`: the lint against indexing would then forbid the two functions below.
+    /// Not `get`: the lint against indexing would then forbid the functions below.
     pub(crate) fn lookup(&self, idx: u32) -> Option<&T> {
         self.entries.get(idx as usize)
+    }
+
+    pub(crate) fn lookup_mut(&mut self, idx: u32) -> Option<&mut T> {
+        self.entries.get_mut(idx as usize)
     }
 }
 

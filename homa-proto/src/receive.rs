@@ -12,6 +12,7 @@ use crate::list::Table;
 use crate::peer;
 use crate::rpc::{GrantState, Pending, RpcSlot, State, dim};
 use crate::stats::count;
+use crate::storage::NIL;
 use crate::time::Instant;
 use crate::transmit::Reply;
 use crate::wire::{self, AckEntry, Common, DataView, View};
@@ -51,6 +52,69 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         }
     }
 
+    /// Takes in several packets that came together from one sender, as UDP GRO joins them: each
+    /// has `segment_size` bytes, the last may have fewer. Tells how many were not dropped.
+    ///
+    /// The same as [`handle_packet`](Self::handle_packet) for one after the other, but what goes
+    /// on where the packet before ended costs little more than the copy of its data.
+    pub fn handle_packets(
+        &mut self,
+        now: Instant,
+        from: SocketAddr,
+        local: Option<IpAddr>,
+        bytes: &[u8],
+        segment_size: usize,
+    ) -> usize {
+        let sender = canonical(from);
+        let mut taken = 0usize;
+        self.run = NIL;
+        for packet in bytes.chunks(segment_size.max(1)) {
+            let is_taken = self.take_next(sender, packet)
+                || self.handle_packet(now, from, local, packet).is_ok();
+            taken = taken.saturating_add(usize::from(is_taken));
+        }
+        taken
+    }
+
+    /// Takes in a packet that goes on where the one before it, of the same batch, ended: all else
+    /// that a packet brings about has been brought about by that one. `false`: it is no such
+    /// packet, and nothing has been done.
+    fn take_next(&mut self, from: SocketAddr, bytes: &[u8]) -> bool {
+        let idx = self.run;
+        let Some(rpc) = self.rpcs.lookup_mut(idx) else {
+            return false;
+        };
+        let Ok(View::Data(data)) = View::parse(bytes, self.config.max_message) else {
+            return false;
+        };
+        let (common, peer) = (data.common(), &self.peers[rpc.peer]);
+        // Bounded by the message length (below 2^31), checked by the wire.
+        let end = data.offset().saturating_add(data.data().len() as u32);
+        let is_next = rpc.id == common.local_id()
+            && rpc.local_port == common.dest_port
+            && rpc.peer_port == common.source_port
+            && peer.addr == from
+            && rpc.inc.len == data.message_len()
+            && rpc.inc.end() == data.offset()
+            && rpc.inc.gaps().is_empty()
+            && data.offset() >= rpc.gaps_asked_below
+            && end < rpc.inc.len
+            && data.incoming().max(end) <= rpc.inc.granted;
+        let says_nothing_else = !data.retransmit()
+            && data.ack().is_none()
+            && data.cutoff_version() == self.priorities.version
+            && peer.probe.is_none_or(|probe| probe.rpc != idx);
+        if !is_next || !says_nothing_else || rpc.inc.accept(data.offset(), data.data()).is_err() {
+            return false;
+        }
+        let stats = &mut self.stats;
+        count(&mut stats.packets_received);
+        stats.bytes_received = stats.bytes_received.wrapping_add(bytes.len() as u64);
+        let fresh = data.data().len() as u64;
+        stats.message_bytes_received = stats.message_bytes_received.wrapping_add(fresh);
+        true
+    }
+
     fn take_packet(
         &mut self,
         now: Instant,
@@ -58,6 +122,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         local: Option<IpAddr>,
         bytes: &[u8],
     ) -> Result<(), DropReason> {
+        self.run = NIL;
         let view = View::parse(bytes, self.config.max_message).map_err(DropReason::Malformed)?;
         if !self.is_address(from) {
             return Err(DropReason::BadSource);
@@ -307,6 +372,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         }
         self.grants.touch(&mut self.rpcs, idx);
         self.arm(idx);
+        self.run = idx;
         result
     }
 

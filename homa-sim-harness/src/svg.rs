@@ -7,7 +7,7 @@ use crate::report::Report;
 const WIDTH: f64 = 900.0;
 const HEIGHT: f64 = 560.0;
 const LEFT: f64 = 70.0;
-const RIGHT: f64 = 190.0;
+const RIGHT: f64 = 220.0;
 const TOP: f64 = 46.0;
 const BOTTOM: f64 = 62.0;
 
@@ -346,7 +346,7 @@ pub fn sustained(points: &[(u8, f64)], note: &str) -> String {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Published {
     transport: String,
-    /// Length, share of messages in per cent, P50 and P99 of the slowdown.
+    /// Length, share of messages in per cent, P50 and P99 of the slowdown (only the last is drawn).
     points: Vec<(f64, f64, f64, f64)>,
 }
 
@@ -450,22 +450,18 @@ pub fn slowdowns(reports: &[Report], published: &[Published]) -> String {
         }
     }
     for (curve, colour) in published.iter().zip(&mut colours) {
-        let shares = || curve.points.iter().map(|point| point.1);
-        for (name, dash) in [("P99", "1 3"), ("P50", "1 6")] {
-            curves.push(Curve {
-                name: format!("{} {name}, published", curve.transport),
-                colour,
-                dash,
-                points: over_shares(shares(), |at| {
-                    let point = curve.points[at];
-                    if name == "P99" { point.3 } else { point.2 }
-                }),
-            });
-        }
+        curves.push(Curve {
+            name: format!("published: {} P99", curve.transport),
+            colour,
+            dash: "2 3",
+            points: over_shares(curve.points.iter().map(|point| point.1), |at| {
+                curve.points[at].3
+            }),
+        });
     }
     let highest = curves
         .iter()
-        .flat_map(|curve| curve.points.iter().map(|point| point.1));
+        .flat_map(|curve| curve.points.iter().map(|point| point.1.max(1.0)));
     let y = Axis::decades(highest.chain([1.0]));
     Plot {
         title: "Slowdown by message length",

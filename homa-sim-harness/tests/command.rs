@@ -146,3 +146,50 @@ fn seeds_are_played_and_replayed() {
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("no violation") && text.contains("received"));
 }
+
+/// Small RPCs on a lossy network. The run is too short for the limits that `loss` checks by itself: peers have yet to be learnt.
+#[test]
+fn losses_are_repaired_in_few_round_trips() {
+    let path = scratch("loss.json");
+    homa_sim(&["loss", "--millis", "20", "--json", path.to_str().unwrap()]);
+    let text = std::fs::read_to_string(&path).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let rows = json["times"].as_array().unwrap();
+    assert_eq!(rows.len(), 8);
+    for row in rows {
+        assert_eq!(row["failed"], 0, "{row}");
+        let most = match row["loss"].as_f64().unwrap() {
+            loss if loss > 0.01 => 60.0,
+            _ => 8.0,
+        };
+        assert!(row["p999_round_trips"].as_f64().unwrap() < most, "{row}");
+    }
+    let without = json["without_loss"].as_array().unwrap();
+    assert_eq!(without.len(), 4);
+    for row in without {
+        assert!(row["share"].as_f64().unwrap() < 0.005, "{row}");
+    }
+}
+
+#[test]
+fn the_best_settings_of_tcp_are_named() {
+    let mut args = vec!["run", "--transports", "dctcp", "--best-tcp"];
+    args.extend(SMALL);
+    let output = homa_sim(&args);
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        text.contains("connections a pair, timeout at least"),
+        "{text}"
+    );
+}
+
+#[test]
+fn the_highest_sustained_load_is_found() {
+    let mut args = vec!["sweep", "--sustained", "--overcommits", "1,8"];
+    args.extend(SMALL);
+    let output = homa_sim(&args);
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(text.lines().count(), 4, "{text}");
+}

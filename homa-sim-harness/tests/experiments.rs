@@ -220,3 +220,34 @@ fn an_experiment_survives_its_file() {
             .contains("lode")
     );
 }
+
+#[test]
+fn the_backlog_shows_what_load_is_sustained() {
+    let at = |load, overcommit| {
+        let mut experiment = Experiment {
+            workload: "500000".into(),
+            load,
+            millis: 30.0,
+            drain_millis: 0.0,
+            ..small()
+        };
+        experiment.homa.overcommit = overcommit;
+        run(&experiment, "homa").arrived_share
+    };
+    assert!(at(0.4, 1) > 0.95);
+    assert!(at(1.3, 8) < 0.9);
+    // With one message granted at a time the link idles while its sender is busy elsewhere.
+    assert!(at(1.3, 1) < at(1.3, 8) - 0.05);
+}
+
+#[test]
+fn hosts_pause_and_nothing_is_lost() {
+    let experiment = Experiment {
+        pause_every_ms: 0.5,
+        pause_ms: 0.2,
+        ..small()
+    };
+    let (with, without) = (run(&experiment, "homa"), run(&small(), "homa"));
+    assert_eq!(with.messages.completed, with.messages.started);
+    assert!(with.all.p99_us > 2.0 * without.all.p99_us);
+}

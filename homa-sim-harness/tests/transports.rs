@@ -99,13 +99,17 @@ impl Case {
 }
 
 fn tcp(algorithm: Algorithm, hosts: usize) -> Tcp {
+    connected(algorithm, hosts, 1)
+}
+
+fn connected(algorithm: Algorithm, hosts: usize, connections: u16) -> Tcp {
     let settings = Settings {
         algorithm,
         mtu: 1500,
         initial_window: 10,
         rto_min_ns: 1_000_000,
         ack_delay_ns: 500_000,
-        connections: 1,
+        connections,
     };
     Tcp::new(settings, hosts)
 }
@@ -232,4 +236,20 @@ fn dctcp_keeps_the_queue_short_and_cubic_fills_the_buffer() {
     let (cubic, dropped) = run(Algorithm::Cubic);
     assert!(cubic > 300_000.0, "{cubic}");
     assert!(dropped > 0);
+}
+
+/// A short message behind a long one waits for it on one connection, and takes an idle one where there are several.
+#[test]
+fn messages_take_the_connection_with_the_least_to_do() {
+    let time = |connections| {
+        let messages = vec![
+            message(0, 0, 1, 10_000_000, 0),
+            message(1, 0, 1, 100, 1_000_000),
+        ];
+        let sim = Case::new(2, messages).run(connected(Algorithm::Cubic, 2, connections));
+        let short = sim.app.arrived.iter().find(|arrived| arrived.0 == 1);
+        short.unwrap().1 - 1_000_000
+    };
+    assert!(time(1) > 6_000_000);
+    assert!(time(3) < 200_000, "{}", time(3));
 }

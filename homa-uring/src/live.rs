@@ -24,16 +24,18 @@ pub(crate) enum Kind {
     Writable,
     Wake,
     Cancel,
+    Hush,
 }
 
 impl Kind {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 7] = [
         Self::Send,
         Self::Receive,
         Self::ReceiveOnce,
         Self::Writable,
         Self::Wake,
         Self::Cancel,
+        Self::Hush,
     ];
     const SHIFT: u32 = 56;
 
@@ -202,6 +204,7 @@ impl Live {
             Some((Kind::Writable, _)) => self.watching = false,
             Some((Kind::Wake, _)) => self.wakeable = false,
             Some((Kind::Cancel, _)) => self.cancel_failed |= result == -libc::EINVAL,
+            Some((Kind::Hush, _)) => {}
             None => debug_assert!(false, "a completion of no request: {completion:?}"),
         }
         News::None

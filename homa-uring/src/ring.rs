@@ -10,7 +10,7 @@ use std::mem;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
-use homa_mio::sys::{BATCH, Incoming, Outgoing};
+use homa_mio::sys::{BATCH, Incoming, Os, Outgoing, Sys};
 use homa_mio::{Feature, IoStats, Reason};
 use io_uring::opcode;
 use io_uring::squeue::Flags;
@@ -47,7 +47,10 @@ pub(crate) struct Settings {
 /// What has happened so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Counters {
+    /// Calls to the ring.
     calls: u64,
+    /// Calls to send, past the ring.
+    sends: u64,
     rearmed: u64,
     buffers_short: u64,
     overflows: u64,
@@ -67,6 +70,8 @@ pub(crate) struct Ring<K: Kernel> {
     thread: Option<ThreadId>,
     /// The ring is to be made anew.
     stale: bool,
+    /// The kernel still calls, and has been entered for nothing.
+    false_call: bool,
     /// Rings that have been closed. The kernel may still be at work with their memory.
     graves: Vec<Live>,
     bell: Bell,
@@ -94,6 +99,7 @@ impl<K: Kernel> Ring<K> {
             live: None,
             thread: None,
             stale: false,
+            false_call: false,
             graves: Vec::new(),
             bell: Bell::new().map_err(|e| Unavailable::refused("eventfd", &e))?,
             listening: false,
@@ -202,7 +208,10 @@ impl<K: Kernel> Ring<K> {
         }
     }
 
-    /// The ring. Also makes sure of it for the borrow checker.
+    /// What there is of the ring.
+    ///
+    /// # Errors
+    /// It has failed.
     fn live(&mut self) -> io::Result<&mut Live> {
         self.live.as_mut().ok_or_else(failed)
     }
@@ -269,17 +278,27 @@ impl<K: Kernel> Ring<K> {
         into: &mut [Incoming],
     ) -> io::Result<usize> {
         self.serve(socket)?;
-        if self.bell.is_watched() {
+        let watched = self.bell.is_watched();
+        if watched {
             self.hear();
         }
         self.live()?.release();
         self.reap();
         self.arm()?;
-        if self.live()?.arrived.is_empty() && self.kernel.attention() {
+        // A bell that has been silenced does not ring again for what it has rung for.
+        let called = match watched {
+            true => self.kernel.calls(),
+            false => self.live()?.arrived.is_empty() && self.kernel.calls(),
+        };
+        if called || (self.live()?.arrived.is_empty() && self.has_work()) {
+            if self.false_call {
+                self.hush();
+            }
             match self.enter(0, None) {
                 Err(e) if e.kind() != ErrorKind::Interrupted => return Err(e),
                 _ => {}
             }
+            self.false_call = self.live()?.arrived.is_empty() && self.kernel.calls();
         }
         self.hand_out(into)
     }
@@ -320,7 +339,23 @@ impl<K: Kernel> Ring<K> {
 
     pub(crate) fn has_received(&mut self) -> bool {
         let arrived = self.live.as_ref().is_some_and(|l| !l.arrived.is_empty());
-        arrived || self.kernel.attention()
+        arrived || self.kernel.has_next() || self.has_work()
+    }
+
+    /// Whether the kernel is to be entered for something that nothing else will tell of.
+    fn has_work(&mut self) -> bool {
+        self.kernel.queued() > 0 || self.kernel.overflown()
+    }
+
+    /// Has the kernel run something, and so clear the flag by which it calls: linked requests
+    /// leave it set although there is nothing more to do.
+    fn hush(&mut self) {
+        let nothing = opcode::Nop::new().build().user_data(Kind::Hush.tag(0));
+        // The second is run when the first has ended, in the same way as what it calls for.
+        for entry in [nothing.clone().flags(Flags::IO_LINK), nothing] {
+            // SAFETY: it points to nothing.
+            unsafe { self.kernel.push(entry) };
+        }
     }
 
     /// Queues requests to receive as far as there are none.
@@ -367,6 +402,9 @@ impl<K: Kernel> Ring<K> {
         batches: &[Outgoing],
     ) -> io::Result<usize> {
         self.serve(socket)?;
+        if batches.len() == 1 && !self.kernel.calls() && !self.has_work() {
+            return self.send_directly(socket, |os| os.send(socket, memory, batches));
+        }
         self.drop_spoilt()?;
         let queued = self.queue_sends(memory, batches)?;
         if queued == 0 {
@@ -389,6 +427,24 @@ impl<K: Kernel> Ring<K> {
             self.watch_writable();
         }
         Err(e)
+    }
+
+    /// Sends one batch by a system call: with nothing else to do in the kernel that is cheaper.
+    pub(crate) fn send_directly<T>(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        send: impl FnOnce(&mut Os) -> io::Result<T>,
+    ) -> io::Result<T> {
+        self.serve(socket)?;
+        self.live()?;
+        self.counters.sends += 1;
+        let result = send(&mut Os);
+        if let Err(e) = &result
+            && e.kind() == ErrorKind::WouldBlock
+        {
+            self.watch_writable();
+        }
+        result
     }
 
     /// Queues requests to send, each linked to the next. Returns how many.
@@ -562,8 +618,9 @@ impl<K: Kernel> Ring<K> {
 
     /// Fills in what is known here.
     pub(crate) fn report(&self, io: &mut IoStats) {
-        // What was counted as system calls went through the ring.
-        (io.receive_calls, io.send_calls, io.wait_calls) = (0, 0, 0);
+        // Most of what was counted as system calls went through the ring.
+        (io.receive_calls, io.wait_calls) = (0, 0);
+        io.send_calls = self.counters.sends;
         io.ring_calls = self.counters.calls;
         io.ring_rearmed = self.counters.rearmed;
         io.ring_buffers_short = self.counters.buffers_short;

@@ -1,6 +1,7 @@
 //! Headers of requests to send.
 
 use std::io;
+use std::mem::offset_of;
 use std::ptr::NonNull;
 
 use homa_mio::sys::layout::{Control, Name};
@@ -24,7 +25,32 @@ pub(crate) struct Sends(Region);
 
 impl Sends {
     pub(crate) fn new() -> io::Result<Self> {
-        Region::new(BATCH * size_of::<Send>()).map(Self)
+        let sends = Self(Region::new(BATCH * size_of::<Send>())?);
+        for at in 0..BATCH {
+            let place = sends.at(at).cast::<u8>();
+            // SAFETY: inside of the structure.
+            let part = |offset| unsafe { place.add(offset) }.as_ptr();
+            let name = part(offset_of!(Send, name) + offset_of!(Name, bytes));
+            let vector = part(offset_of!(Send, vector));
+            let control = part(offset_of!(Send, control) + offset_of!(Control, bytes));
+            let mut header = empty_header();
+            header.msg_name = name.cast();
+            header.msg_iov = vector.cast();
+            header.msg_iovlen = 1;
+            header.msg_control = control.cast();
+            let send = Send {
+                header,
+                vector: libc::iovec {
+                    iov_base: std::ptr::null_mut(),
+                    iov_len: 0,
+                },
+                name: Name::EMPTY,
+                control: Control::EMPTY,
+            };
+            // SAFETY: a place inside the region; no request refers to it yet.
+            unsafe { sends.at(at).write(send) };
+        }
+        Ok(sends)
     }
 
     fn at(&self, at: usize) -> NonNull<Send> {
@@ -40,32 +66,18 @@ impl Sends {
     ) -> NonNull<libc::msghdr> {
         let bytes = &memory[batch.start..][..batch.len];
         let place = self.at(at);
-        let mut control = Control::EMPTY;
-        control.write(batch);
-        let send = Send {
-            header: empty_header(),
-            vector: libc::iovec {
-                // The kernel only reads here; the structure is shared with receiving.
-                iov_base: bytes.as_ptr().cast_mut().cast(),
-                iov_len: bytes.len(),
-            },
-            name: Name::encode(batch.to),
-            control,
-        };
-        let (name_len, control_len) = (send.name.len, send.control.len);
-        // SAFETY: a place inside the region; no request refers to it any more.
-        unsafe { place.write(send) };
-        // SAFETY: as above, and there is no other reference to it.
+        // SAFETY: written by `new`; no request refers to it any more, and nothing else does.
         let send = unsafe { &mut *place.as_ptr() };
-        let header = &mut send.header;
-        header.msg_name = send.name.bytes.as_mut_ptr().cast();
-        header.msg_namelen = name_len;
-        header.msg_iov = &raw mut send.vector;
-        header.msg_iovlen = 1;
-        if control_len > 0 {
-            header.msg_control = send.control.bytes.as_mut_ptr().cast();
-            header.msg_controllen = control_len as _;
-        }
+        // The kernel only reads here; the structure is shared with receiving.
+        send.vector.iov_base = bytes.as_ptr().cast_mut().cast();
+        send.vector.iov_len = bytes.len();
+        send.name = Name::encode(batch.to);
+        send.control.len = 0;
+        send.control.write(batch);
+        send.header.msg_namelen = send.name.len;
+        send.header.msg_controllen = send.control.len as _;
+        // It may have been spoilt.
+        send.header.msg_iovlen = 1;
         place.cast()
     }
 

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use homa_mio::sys::{Ask, Incoming, Os, Outgoing, Sys};
+use homa_mio::sys::{Ask, Incoming, Lent, Os, Outgoing, Sys};
 use homa_mio::{Feature, Reason, Stats};
 
 use crate::kernel::{Kernel, Native, Rung};
@@ -146,6 +146,22 @@ impl<K: Kernel> Sys for Uring<K> {
         match &mut self.way {
             Way::Ring(ring) => ring.send(socket, memory, batches),
             _ => Os.send(socket, memory, batches),
+        }
+    }
+
+    fn lends(&self) -> bool {
+        Os.lends()
+    }
+
+    fn send_lent(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        batch: &Outgoing,
+        lent: Lent<'_>,
+    ) -> io::Result<()> {
+        match &mut self.way {
+            Way::Ring(ring) => ring.send_directly(socket, |os| os.send_lent(socket, batch, lent)),
+            _ => Os.send_lent(socket, batch, lent),
         }
     }
 

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use homa_mio::{Event, Message, RequestOptions, SendErrorKind, Socket, Wait};
+use homa_mio::generic::{Options, Socket};
+use homa_mio::sys::Sys;
+use homa_mio::{Event, Message, RequestOptions, SendErrorKind, Wait};
 
 use super::node::{Counters, News, Node, Place};
 
@@ -29,26 +31,31 @@ const BACKLOG_NS: u64 = 300_000;
 /// patience: on a link this slow the queues take far longer than threads.
 const PATIENCE_BYTES: u64 = 500_000;
 
+/// How long a peer may be silent. TCP waits for minutes; nobody here is gone.
+const TIMEOUT_NS: u64 = 10_000_000_000;
+
 #[derive(Debug)]
-pub(super) struct HomaNode {
-    socket: Socket,
+pub(super) struct HomaNode<S: Sys> {
+    socket: Socket<S>,
     place: Place,
 }
 
-impl HomaNode {
-    pub(super) fn bind(place: Place, settings: Settings) -> Result<Self> {
+impl<S: Sys> HomaNode<S> {
+    pub(super) fn bind(place: Place, settings: Settings, sys: S) -> Result<Self> {
         let Settings {
             link_bps,
             rtt_ns,
             priorities,
         } = settings;
-        let mut options = Socket::builder()
+        let mut options = Options::<homa_mio::sys::Os>::default()
+            .sys(sys)
             .wait(Wait::Sleep)
             .link_bps(link_bps / PORT_FRAME * WIRE_FRAME)
             .priorities(priorities);
         let config = options.config();
         config.rtt_ns = rtt_ns;
         config.nic_backlog_ns = BACKLOG_NS;
+        config.timeout_ns = TIMEOUT_NS;
         config.resend_floor_ns += PATIENCE_BYTES * 8_000_000_000 / link_bps;
         if rtt_ns > 0 {
             // The driver's own limits are for links of 100 Gb/s.
@@ -61,7 +68,7 @@ impl HomaNode {
     }
 }
 
-impl Node for HomaNode {
+impl<S: Sys> Node for HomaNode<S> {
     fn request(&mut self, to: usize, id: u64, message: &[u8]) -> Result<bool> {
         let message = self.socket.message(message);
         let options = RequestOptions {
@@ -118,7 +125,7 @@ impl Node for HomaNode {
         format!(
             "told a link of {:.1} Mb/s and a round trip of {} µs; {} unscheduled bytes, window {}, at \
              most {} bytes granted, RESEND after {} ms, {} µs ahead; priorities {}, GSO {}, GRO {}; \
-             woken {} µs late",
+             io_uring {}; woken {} µs late",
             config.link_bps as f64 / 1e6,
             config.rtt_ns / 1_000,
             config.unscheduled_bytes,
@@ -129,6 +136,7 @@ impl Node for HomaNode {
             stats.priorities,
             stats.gso,
             stats.gro,
+            stats.io_uring,
             stats.wake_latency.as_micros()
         )
     }

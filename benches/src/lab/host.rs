@@ -7,6 +7,8 @@ use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use homa_mio::sys::Os;
+use homa_uring::Uring;
 use serde::{Deserialize, Serialize};
 
 use super::net::{self, Port};
@@ -176,14 +178,20 @@ fn serve(orders: &Receiver<String>) -> Result<()> {
 }
 
 fn make(run: &Run, place: Place) -> Result<Box<dyn Node>> {
+    let homa = |priorities| homa::Settings {
+        link_bps: run.rate_bps,
+        rtt_ns: run.rtt_ns,
+        priorities,
+    };
     Ok(match run.variant {
-        Variant::HomaMio { priorities } => Box::new(homa::HomaNode::bind(
+        Variant::HomaMio { priorities } => {
+            Box::new(homa::HomaNode::bind(place, homa(priorities), Os)?)
+        }
+        // Its settings say so where it falls back on system calls.
+        Variant::HomaUring { priorities } => Box::new(homa::HomaNode::bind(
             place,
-            homa::Settings {
-                link_bps: run.rate_bps,
-                rtt_ns: run.rtt_ns,
-                priorities,
-            },
+            homa(priorities),
+            Uring::or_mio(),
         )?),
         Variant::Tcp {
             congestion,

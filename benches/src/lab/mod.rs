@@ -64,7 +64,7 @@ pub struct Options {
         value_parser = clap::value_parser!(u16).range(1..=100))]
     tcp_connections: Vec<u16>,
     /// Round trip of a packet under load that Homa is told, in microseconds. Otherwise it is what
-    /// the idle network takes, and 200 more.
+    /// the idle network takes, and 500 more.
     #[arg(long, value_name = "N")]
     homa_rtt_us: Option<u64>,
     /// Load instead of the mixed one.
@@ -91,6 +91,7 @@ pub struct Options {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 enum Transport {
     HomaMio,
+    HomaUring,
     TcpCubic,
     TcpReno,
     TcpBbr,
@@ -139,6 +140,11 @@ pub enum Variant {
         /// With the priorities marked, or all in one.
         priorities: bool,
     },
+    /// Homa over io_uring.
+    HomaUring {
+        /// With the priorities marked, or all in one.
+        priorities: bool,
+    },
     /// Linux's TCP.
     Tcp {
         /// Its congestion control.
@@ -152,6 +158,7 @@ impl Transport {
     fn name(self) -> &'static str {
         match self {
             Self::HomaMio => "homa-mio",
+            Self::HomaUring => "homa-uring",
             Self::TcpCubic => "tcp-cubic",
             Self::TcpReno => "tcp-reno",
             Self::TcpBbr => "tcp-bbr",
@@ -159,7 +166,7 @@ impl Transport {
     }
 
     fn is_homa(self) -> bool {
-        self == Self::HomaMio
+        matches!(self, Self::HomaMio | Self::HomaUring)
     }
 
     /// The ways to run it.
@@ -175,6 +182,9 @@ impl Transport {
             Self::HomaMio => [true, false]
                 .map(|priorities| Variant::HomaMio { priorities })
                 .into(),
+            Self::HomaUring => [true, false]
+                .map(|priorities| Variant::HomaUring { priorities })
+                .into(),
             Self::TcpCubic => tcp(Congestion::Cubic),
             Self::TcpReno => tcp(Congestion::Reno),
             Self::TcpBbr => tcp(Congestion::Bbr),
@@ -185,8 +195,13 @@ impl Transport {
 impl Variant {
     fn name(self) -> String {
         match self {
-            Self::HomaMio { priorities: true } => "8 priorities".into(),
-            Self::HomaMio { priorities: false } => "1 priority".into(),
+            Self::HomaMio { priorities } | Self::HomaUring { priorities } => {
+                if priorities {
+                    "8 priorities".into()
+                } else {
+                    "1 priority".into()
+                }
+            }
             Self::Tcp { connections: 1, .. } => "1 connection".into(),
             Self::Tcp { connections, .. } => format!("{connections} connections"),
         }
@@ -199,7 +214,7 @@ const WARM_UP: Duration = Duration::from_secs(1);
 const COOL_DOWN: Duration = Duration::from_millis(300);
 /// What is added to the idle round trip for the threads of both ends, which wake up later when
 /// hosts share CPUs.
-const WAKE_UPS: Duration = Duration::from_micros(200);
+const WAKE_UPS: Duration = Duration::from_micros(500);
 /// Samples that the class of the shortest messages must have.
 const ENOUGH: f64 = 1_000.0;
 /// The longest that a run is made for that.

@@ -66,8 +66,9 @@ impl Default for DriverOptions {
 
 impl DriverOptions {
     /// How many calls may be in flight at once, those included that have ended and whose outcome
-    /// has not been taken. Default 1024; more than three quarters of
-    /// [`Limits::rpcs`](crate::Limits::rpcs) never are if the socket serves too.
+    /// has not been taken. Default 1024. Calls beyond [`Limits::rpcs`](crate::Limits::rpcs), or
+    /// three quarters of it if the socket serves too, fail with
+    /// [`RpcsFull`](crate::SendErrorKind::RpcsFull).
     #[must_use]
     pub fn in_flight(mut self, calls: u32) -> Self {
         self.in_flight = calls;

@@ -53,7 +53,8 @@ impl DriverOptions {
     /// The kernel gives all packets of one client's socket to one shard, so that a request and all
     /// that belongs to it stay there. (A response to a call of the server's own could come to any
     /// shard: so these have no clients.) If one shard fails all end. What clients send before all
-    /// shards are there is dropped, and asked for again.
+    /// shards are there is dropped, and asked for again. On systems other than Linux one shard may
+    /// get everything.
     ///
     /// ```no_run
     /// # use homa_mio::{Driver, Socket};

@@ -16,7 +16,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use crate::stats::Stats;
+use crate::stats::{IoStats, Stats};
 
 pub use faulty::{Fate, Faulty, Plan};
 pub use os::Os;
@@ -113,6 +113,38 @@ impl Incoming {
         truncated: false,
         control_truncated: false,
     };
+
+    /// Where this came from, the bytes in `memory` of the datagrams that it is, and the length of
+    /// each datagram but the last. `gro`: the system may have
+    /// joined several. `None`, and what is dropped of them, is counted.
+    pub fn datagrams<'a>(
+        &self,
+        memory: &'a [u8],
+        gro: bool,
+        io: &mut IoStats,
+    ) -> Option<(SocketAddr, &'a [u8], usize)> {
+        let Some(from) = self.from else {
+            io.without_address += 1;
+            return None;
+        };
+        // Without the segment size several datagrams would look like one.
+        if self.control_truncated && gro {
+            io.control_truncated += 1;
+            return None;
+        }
+        let mut bytes = &memory[..self.len.min(memory.len())];
+        let size = self.segment_size.unwrap_or(bytes.len()).max(1);
+        if self.truncated {
+            io.truncated += 1;
+            // The last datagram is not whole.
+            bytes = &bytes[..(bytes.len().saturating_sub(1)) / size * size];
+        }
+        io.joined_received += u64::from(bytes.len() > size);
+        if self.tos & 0b11 == 0b11 {
+            io.congestion_marked += bytes.len().div_ceil(size) as u64;
+        }
+        Some((from, bytes, size))
+    }
 }
 
 /// What a socket can be asked to do.

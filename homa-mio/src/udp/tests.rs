@@ -59,6 +59,31 @@ fn queue<S: Sys>(
     udp.push(&transmit(to, 7, len, (count > 1).then_some(size)));
 }
 
+/// The same, sent with all but the beginning of each datagram lent.
+fn lend<S: Sys>(
+    udp: &mut Udp<S>,
+    now: Instant,
+    to: SocketAddr,
+    first: u8,
+    count: usize,
+    size: usize,
+    last: usize,
+) {
+    let room = udp.room().expect("room in the queue");
+    for (number, bytes) in (first..).zip(room[..count * DATA_LEN].chunks_mut(DATA_LEN)) {
+        bytes.fill(number);
+    }
+    let mut payload = Vec::new();
+    for i in 0..count {
+        let size = if i + 1 == count { last } else { size };
+        payload.resize(payload.len() + size - DATA_LEN, first + i as u8);
+    }
+    let len = (count - 1) * size + last;
+    let transmit = transmit(to, 7, len, (count > 1).then_some(size));
+    udp.send_lent(now, &Gather::new(transmit, &payload))
+        .unwrap();
+}
+
 fn receive_all(socket: &Plain, count: usize) -> Vec<Vec<u8>> {
     let mut buffer = [0; 2048];
     let mut datagrams = Vec::new();
@@ -198,9 +223,9 @@ fn joined_datagrams_are_split_as_they_were_sent() {
         loop {
             let from = sender.local_addr();
             let received = receiver
-                .receive(|peer, _, bytes| {
+                .receive(|peer, _, bytes, size| {
                     assert_eq!(peer, from);
-                    datagrams.push(bytes.to_vec());
+                    datagrams.extend(bytes.chunks(size).map(<[u8]>::to_vec));
                 })
                 .unwrap();
             calls += 1;
@@ -224,7 +249,7 @@ fn an_answer_goes_out_from_the_address_that_was_asked() {
     client.send_to(b"?", ("127.0.0.5", port)).unwrap();
     let mut asked = None;
     server
-        .receive(|from, local, _| asked = Some((from, local)))
+        .receive(|from, local, _, _| asked = Some((from, local)))
         .unwrap();
     let (from, local) = asked.unwrap();
     assert_eq!(local, Some("127.0.0.5".parse().unwrap()));
@@ -422,13 +447,13 @@ fn a_signal_does_no_harm() {
     udp.flush(Instant::ZERO).unwrap();
     assert!(!udp.is_idle());
     assert!(udp.retry_at().is_some());
-    assert_eq!(udp.receive(|_, _, _| ()).unwrap().datagrams, 0);
+    assert_eq!(udp.receive(|_, _, _, _| ()).unwrap().datagrams, 0);
 }
 
 #[test]
 fn a_socket_that_is_broken_is_told() {
     let mut udp = bind(V4, Faulty::new(Codes(vec![libc::EBADF, libc::EBADF])));
-    assert!(udp.receive(|_, _, _| ()).is_err());
+    assert!(udp.receive(|_, _, _, _| ()).is_err());
     queue(&mut udp, "127.0.0.1:9".parse().unwrap(), 0, 1, 1, 1);
     assert!(udp.flush(Instant::ZERO).is_err());
 }
@@ -445,7 +470,7 @@ fn an_error_on_receiving_loses_nothing() {
         let mut udp = bind(V4, Faulty::new(Codes(vec![code])));
         sender.send_to(&[7; 7], udp.local_addr()).unwrap();
         let mut got = Vec::new();
-        udp.receive(|_, _, bytes| got = bytes.to_vec()).unwrap();
+        udp.receive(|_, _, bytes, _| got = bytes.to_vec()).unwrap();
         assert_eq!(got, [7; 7]);
     }
 }
@@ -472,7 +497,7 @@ fn of_a_reception_cut_off_only_whole_datagrams_are_used() {
         sender.flush(Instant::ZERO).unwrap();
         let mut datagrams = Vec::new();
         receiver
-            .receive(|_, _, bytes| datagrams.push(bytes.to_vec()))
+            .receive(|_, _, bytes, size| datagrams.extend(bytes.chunks(size).map(<[u8]>::to_vec)))
             .unwrap();
         // When exactly a datagram is missing nobody can tell whether the one before is whole.
         let whole = (400 - cut - 1) / 100;
@@ -493,7 +518,7 @@ fn joined_datagrams_without_their_size_are_dropped_and_counted() {
     sender.flush(Instant::ZERO).unwrap();
     assert_eq!(
         receiver
-            .receive(|_, _, _| panic!("handed out"))
+            .receive(|_, _, _, _| panic!("handed out"))
             .unwrap()
             .datagrams,
         0
@@ -622,7 +647,11 @@ fn whatever_fails_everything_arrives_once_and_in_order() {
                 if udp.room().is_some() {
                     let (count, size) = (1 + dice.roll(20), 1 + dice.roll(1400));
                     let last = 1 + dice.roll(size);
-                    queue(&mut udp, to, round, count, size, last);
+                    if size.min(last) > DATA_LEN && dice.roll(2) == 0 {
+                        lend(&mut udp, now, to, round, count, size, last);
+                    } else {
+                        queue(&mut udp, to, round, count, size, last);
+                    }
                     expected.extend(
                         (0..count).map(|i| {
                             vec![round + i as u8; if i + 1 == count { last } else { size }]
@@ -654,6 +683,34 @@ fn whatever_fails_everything_arrives_once_and_in_order() {
 }
 
 #[test]
+fn what_is_lent_goes_at_once_and_after_what_is_queued() {
+    let receiver = plain(V4);
+    let to = receiver.local_addr().unwrap();
+    let mut udp = bind(V4, Os);
+    lend(&mut udp, Instant::ZERO, to, 0, 30, 1472, 700);
+    assert!(udp.is_idle());
+    assert_eq!((udp.io.send_calls, udp.io.joined_sent), (1, 1));
+    assert_numbered(&receive_all(&receiver, 30), 30, 1472, 700);
+    queue(&mut udp, to, 0, 10, 100, 100);
+    lend(&mut udp, Instant::ZERO, to, 10, 20, 100, 70);
+    assert!(udp.is_idle());
+    assert_numbered(&receive_all(&receiver, 30), 30, 100, 70);
+    // One that the socket does not take waits behind those that wait already.
+    let codes = vec![libc::EAGAIN; 4];
+    let mut udp = bind(V4, Faulty::new(Codes(codes)));
+    lend(&mut udp, Instant::ZERO, to, 0, 10, 300, 300);
+    assert!(!udp.is_idle());
+    lend(&mut udp, Instant::ZERO, to, 10, 10, 300, 300);
+    queue(&mut udp, to, 20, 10, 300, 200);
+    for round in 0..5 {
+        let now = Instant::from_nanos(round * BLOCKED_PAUSE_NS);
+        udp.flush(now).unwrap();
+    }
+    assert!(udp.is_idle());
+    assert_numbered(&receive_all(&receiver, 30), 30, 300, 200);
+}
+
+#[test]
 fn congestion_marks_are_counted_if_asked_for() {
     for count_congestion in [true, false] {
         let socket = Plain::bind(V4).unwrap();
@@ -667,7 +724,7 @@ fn congestion_marks_are_counted_if_asked_for() {
         for tos in [0b11, 0b10, 0xe3] {
             socket2::SockRef::from(&sender).set_tos_v4(tos).unwrap();
             sender.send_to(b"!", receiver.local_addr()).unwrap();
-            receiver.receive(|_, _, _| ()).unwrap();
+            receiver.receive(|_, _, _, _| ()).unwrap();
         }
         let counted = if count_congestion { 2 } else { 0 };
         assert_eq!(receiver.io.congestion_marked, counted);

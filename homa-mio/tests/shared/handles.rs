@@ -543,3 +543,13 @@ fn a_call_may_end_inside_the_waker_of_another() {
     drop(calls);
     assert_eq!(client.in_flight(), 0);
 }
+
+#[test]
+fn handles_can_go_to_any_thread() {
+    fn can_go<T: Send + Sync>() {}
+    can_go::<Client>();
+    can_go::<Call>();
+    can_go::<Driver>();
+    can_go::<Request>();
+    can_go::<Responder>();
+}

@@ -406,12 +406,13 @@ struct Trouble {
     /// One call to receive in so many fails like this.
     receive: Option<i32>,
     small_buffer: bool,
-    calls: u32,
+    sends: u32,
+    receives: u32,
 }
 
 impl Plan for Trouble {
     fn send(&mut self, batches: &[Outgoing]) -> Fate {
-        self.calls += 1;
+        self.sends += 1;
         let first = &batches[0];
         if let Some(code) = self.gso.filter(|_| first.segment_size.is_some()) {
             return Fate::Fail(code);
@@ -422,8 +423,8 @@ impl Plan for Trouble {
         if self.eats_bursts && first.segment_size.is_some() {
             return Fate::Lose;
         }
-        if self.every > 0 && self.calls.is_multiple_of(self.every) {
-            let turn = (self.calls / self.every) as usize % self.now_and_then.len();
+        if self.every > 0 && self.sends.is_multiple_of(self.every) {
+            let turn = (self.sends / self.every) as usize % self.now_and_then.len();
             return self.now_and_then[turn];
         }
         // Only the first of a batch is judged above.
@@ -431,8 +432,8 @@ impl Plan for Trouble {
     }
 
     fn receive(&mut self) -> Option<i32> {
-        self.calls += 1;
-        self.receive.filter(|_| self.calls.is_multiple_of(5))
+        self.receives += 1;
+        self.receive.filter(|_| self.receives.is_multiple_of(5))
     }
 
     fn received(&mut self, incoming: &mut Incoming) {

@@ -1,11 +1,16 @@
-//! The two forms of `poll_transmit` say the same.
+//! The two forms of `poll_transmit` say the same, and those of `handle_packet` do the same.
 
 use crate::link::{Net, Random, Seen, bytes_of};
 
 /// Runs an exchange by seed, over a link with faults; `gathers` says which form takes the next
 /// packets. Returns every packet that was sent, with its sender.
-fn run(seed: u64, mut gathers: impl FnMut() -> bool + 'static) -> (Vec<(usize, Vec<u8>)>, u64) {
+fn run(
+    seed: u64,
+    joins: Option<bool>,
+    gathers: impl FnMut() -> bool + 'static,
+) -> (Vec<(usize, Vec<u8>)>, Net) {
     let mut net = Net::pair(seed);
+    net.joins = joins;
     let mut random = Random::new(seed);
     net.check_every = 16;
     net.faults.loss = random.below(30);
@@ -16,7 +21,7 @@ fn run(seed: u64, mut gathers: impl FnMut() -> bool + 'static) -> (Vec<(usize, V
         kept.borrow_mut().push((from, packet.to_vec()));
         true
     }));
-    net.gathers = Some(Box::new(move || gathers()));
+    net.gathers = Some(Box::new(gathers));
     let until = net.now.after(20_000_000_000);
     let (mut sent, mut ended) = (0, 0);
     loop {
@@ -47,27 +52,40 @@ fn run(seed: u64, mut gathers: impl FnMut() -> bool + 'static) -> (Vec<(usize, V
     }
     assert_eq!(ended, 12, "seed {seed}");
     drop(net.filter.take());
-    (log.take(), net.lent)
+    (log.take(), net)
 }
 
 #[test]
 fn both_forms_put_the_same_bytes_on_the_wire() {
     let mut lent = 0;
     for seed in 0..40 {
-        let (whole, none) = run(seed, || false);
-        assert_eq!(none, 0);
-        let (gathered, all) = run(seed, || true);
+        let (whole, none) = run(seed, None, || false);
+        assert_eq!(none.lent, 0);
+        let (gathered, all) = run(seed, None, || true);
         assert!(whole == gathered, "seed {seed}: packets differ");
         let mut coin = Random::new(!seed);
-        let (mixed, some) = run(seed, move || coin.below(2) == 0);
+        let (mixed, some) = run(seed, None, move || coin.below(2) == 0);
         assert!(
             whole == mixed,
             "seed {seed}: packets differ when both forms take turns"
         );
-        lent += all;
-        assert!(some <= all);
+        lent += all.lent;
+        assert!(some.lent <= all.lent);
     }
     assert!(lent > 1_000, "only {lent} batches were lent");
+}
+
+#[test]
+fn joined_packets_do_what_they_do_one_by_one() {
+    for seed in 0..60 {
+        let (joined, mut one) = run(seed, Some(true), || false);
+        let (single, mut other) = run(seed, Some(false), || false);
+        assert!(joined == single, "seed {seed}: packets differ");
+        for (one, other) in one.nodes.iter_mut().zip(&mut other.nodes) {
+            assert_eq!(one.stats(), other.stats(), "seed {seed}");
+            assert_eq!(one.poll_timeout(), other.poll_timeout(), "seed {seed}");
+        }
+    }
 }
 
 #[test]

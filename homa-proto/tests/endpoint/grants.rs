@@ -740,3 +740,48 @@ fn the_next_message_is_announced() {
     assert_eq!(kinds(&out)[0], "DATA");
     assert_eq!(out[0].priority, 7);
 }
+
+/// Where places are left for second messages of peers the best of these have them, in whatever
+/// order they came.
+#[test]
+fn second_messages_go_by_rank_too() {
+    let lengths = [
+        (1, 200_000),
+        (2, 300_000),
+        (1, 900_000),
+        (2, 800_000),
+        (1, 700_000),
+    ];
+    let orders = [
+        [0, 1, 2, 3, 4],
+        [4, 3, 2, 1, 0],
+        [2, 0, 1, 4, 3],
+        [3, 1, 2, 0, 4],
+    ];
+    for order in orders {
+        let mut hand = Hand::with(
+            Config {
+                max_overcommit: 3,
+                max_incoming: 10_000_000,
+                window: 20_000,
+                ..by_rank()
+            },
+            limits(),
+        );
+        for at in order {
+            let (from, len) = lengths[at];
+            hand.from = peer(from);
+            hand.data(4 + 2 * at as u64, len, 1000, 0..1000).unwrap();
+            hand.out();
+        }
+        // More of each comes: those whose turn it is are granted more.
+        for (at, (from, len)) in lengths.into_iter().enumerate() {
+            hand.from = peer(from);
+            hand.data(4 + 2 * at as u64, len, 1000, 1000..2000).unwrap();
+        }
+        let mut granted: Vec<u64> = grants(&hand.out()).iter().map(|grant| grant.1).collect();
+        granted.sort_unstable();
+        // The best of each peer, and the best of the others.
+        assert_eq!(granted, [4, 6, 12], "{order:?}");
+    }
+}

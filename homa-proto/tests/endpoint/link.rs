@@ -133,6 +133,8 @@ pub(crate) struct Net {
     /// Whether the next packets are gathered; `None`: never.
     #[allow(clippy::type_complexity)]
     pub(crate) gathers: Option<Box<dyn FnMut() -> bool>>,
+    /// Packets that arrive together are handed in joined, or one by one; `None`: each alone.
+    pub(crate) joins: Option<bool>,
     /// Batches whose payload was lent.
     pub(crate) lent: u64,
     flight: Flight,
@@ -157,6 +159,7 @@ impl Net {
             filter: None,
             delay_ns: 5_000,
             gathers: None,
+            joins: None,
             lent: 0,
             flight: BTreeMap::new(),
             sent: 0,
@@ -353,9 +356,16 @@ impl Net {
             None => {
                 let key = *self.flight.keys().next().unwrap();
                 let (from, to, packet) = self.flight.remove(&key).unwrap();
-                if let Err(why) = self.nodes[to].handle_packet(self.now, addr(from), None, &packet)
-                {
-                    *self.drops.entry(why).or_default() += 1;
+                let batch = self.batch(from, to, packet.clone());
+                let node = &mut self.nodes[to];
+                if self.joins == Some(true) {
+                    node.handle_packets(self.now, addr(from), None, &batch, packet.len());
+                } else {
+                    for packet in batch.chunks(packet.len()) {
+                        if let Err(why) = node.handle_packet(self.now, addr(from), None, packet) {
+                            *self.drops.entry(why).or_default() += 1;
+                        }
+                    }
                 }
                 self.check(to);
                 self.flush(to);
@@ -373,6 +383,21 @@ impl Net {
             }
         }
         true
+    }
+
+    /// The packet and, if packets are joined, those that came with it.
+    fn batch(&mut self, from: usize, to: usize, first: Vec<u8>) -> Vec<u8> {
+        let (size, mut batch) = (first.len(), first);
+        while self.joins.is_some()
+            && batch.len() % size == 0
+            && let Some((&key, next)) = self.flight.first_key_value()
+            && key.0 == self.now.as_nanos()
+            && (next.0, next.1) == (from, to)
+            && next.2.len() <= size
+        {
+            batch.extend(self.flight.remove(&key).unwrap().2);
+        }
+        batch
     }
 
     /// Runs echo servers everywhere until nothing is left to do; what clients saw, by cookie.

@@ -514,3 +514,47 @@ fn one_event_in_any_order() {
         assert_eq!(hands[0].node.live_rpcs() + hands[1].node.live_rpcs(), 0);
     }
 }
+
+/// A host that stands still for long must not send a request again which its server may have run and
+/// forgotten: not when it is told that the RPC is unknown, nor when it is asked for bytes, nor what it
+/// had been asked for before it stood still.
+#[test]
+fn a_request_is_not_sent_again_too_late() {
+    type Ask = fn(&mut Hand, u64);
+    let asks: [Ask; 2] = [
+        |hand, id| hand.unknown(id).unwrap(),
+        |hand, id| hand.resend(id, 0, 100, 7).unwrap(),
+    ];
+    for (asked_before, ask) in asks.into_iter().flat_map(|ask| [(false, ask), (true, ask)]) {
+        for still in [500 * MS, 1_500 * MS, 10_000 * MS] {
+            let mut hand = Hand::new();
+            let (_, id, sent) = hand.request(5000);
+            let id = id | 1;
+            assert!(kinds(&sent).contains(&"DATA"));
+            // It asks for news, so that it may be told that there are none.
+            let asked = hand.wait(10 * MS);
+            assert!(asked.iter().any(|(_, sent)| sent.resend().is_some()));
+            if asked_before {
+                ask(&mut hand, id);
+            }
+            hand.now = hand.now.after(still);
+            if !asked_before {
+                ask(&mut hand, id);
+            }
+            let again = kinds(&hand.out()).contains(&"AGAIN");
+            assert_eq!(
+                again,
+                still < 1_000 * MS,
+                "{still} ns, asked before: {asked_before}"
+            );
+            let failed = matches!(
+                hand.event(),
+                Some(Event::Failed {
+                    error: RpcError::WentSilent,
+                    ..
+                })
+            );
+            assert_eq!(failed, !again && !asked_before);
+        }
+    }
+}

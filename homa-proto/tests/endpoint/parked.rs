@@ -112,3 +112,25 @@ fn a_busy_server_is_asked_and_gets_everything() {
         .filter(|seen| matches!(seen, Seen::Response { .. }));
     assert_eq!(answered.count(), 500);
 }
+
+/// Transmitting ends no RPC: whoever polls events, then transmits, and then sleeps misses none.
+#[test]
+fn no_event_comes_from_transmitting() {
+    let mut net = net(10_000);
+    net.cut.push((0, 1));
+    for cookie in 0..50u64 {
+        net.request(0, 1, vec![1; 9_000], cookie).unwrap();
+    }
+    let (node, mut now) = (&mut net.nodes[0], net.now);
+    let (mut buffer, mut failed) = (vec![0; 65_536], 0);
+    while failed < 50 {
+        let (at, _) = node.poll_timeout().expect("some have not failed yet");
+        now = now.max(at);
+        node.handle_timeout(now);
+        while node.poll_event().is_some() {
+            failed += 1;
+        }
+        while node.poll_transmit(now, &mut buffer).is_some() {}
+        assert!(node.poll_event().is_none(), "after {failed} of 50");
+    }
+}

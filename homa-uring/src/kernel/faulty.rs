@@ -151,8 +151,12 @@ impl<P: Plan, K: Kernel + Default> Kernel for Faulty<P, K> {
         Some(completion)
     }
 
-    fn attention(&mut self) -> bool {
-        self.kernel.attention()
+    fn has_next(&mut self) -> bool {
+        self.kernel.has_next()
+    }
+
+    fn calls(&mut self) -> bool {
+        self.kernel.calls()
     }
 
     fn overflown(&mut self) -> bool {

@@ -124,8 +124,12 @@ pub trait Kernel {
     /// The next completion that is at hand.
     fn next(&mut self) -> Option<Completion>;
 
-    /// Whether completions are at hand, or would be after [`enter`](Self::enter).
-    fn attention(&mut self) -> bool;
+    /// Whether there is a completion at hand.
+    fn has_next(&mut self) -> bool;
+
+    /// Whether the kernel has set the flag that says that completions would be at hand after
+    /// [`enter`](Self::enter).
+    fn calls(&mut self) -> bool;
 
     /// Whether completions are kept because there is no room for them.
     fn overflown(&mut self) -> bool;

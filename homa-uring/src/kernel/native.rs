@@ -91,9 +91,16 @@ impl Kernel for Native {
     }
 
     fn enter(&mut self, submit: u32, want: u32, timeout: Option<Duration>) -> io::Result<()> {
-        let submitter = self.ring()?.submitter();
+        let ring = self.ring()?;
+        let queue = ring.submission();
+        let to_run = want > 0 || queue.taskrun() || queue.cq_overflow();
+        drop(queue);
+        let submitter = ring.submitter();
         let Some(timeout) = timeout else {
-            let flags = EnterFlags::GETEVENTS.bits();
+            let flags = match to_run {
+                true => EnterFlags::GETEVENTS.bits(),
+                false => 0,
+            };
             // SAFETY: with these flags the argument is a signal mask, and there is none.
             unsafe { submitter.enter::<libc::sigset_t>(submit, want, flags, None) }?;
             return Ok(());
@@ -115,14 +122,14 @@ impl Kernel for Native {
         })
     }
 
-    fn attention(&mut self) -> bool {
-        let Some(ring) = &mut self.0 else {
-            return false;
-        };
-        let queue = ring.submission();
-        let waits = queue.taskrun() || queue.cq_overflow() || !queue.is_empty();
-        drop(queue);
-        waits || !ring.completion().is_empty()
+    fn has_next(&mut self) -> bool {
+        let ring = self.0.as_mut();
+        ring.is_some_and(|ring| !ring.completion().is_empty())
+    }
+
+    fn calls(&mut self) -> bool {
+        let ring = self.0.as_mut();
+        ring.is_some_and(|ring| ring.submission().taskrun())
     }
 
     fn overflown(&mut self) -> bool {

@@ -145,6 +145,7 @@ fn input(node: &mut Node, packet: &mut [u8]) {
     if let Err(why) = node.handle_packet(now(), address(), Some(local), &packet[..len]) {
         let _ = write!(Terminal, "{why}");
     }
+    node.handle_packets(now(), address(), None, &packet[..len], 1472);
 }
 
 fn ask(node: &mut Node) {
