@@ -61,6 +61,9 @@ impl<S: Default> Default for Options<S> {
                 // What passes at 100 Gb/s while a thread wakes up, one grant for each batch.
                 max_incoming: 2_000_000,
                 min_grant: 32_768,
+                // Parts of the memory for messages.
+                max_peer_bytes: 128 << 20,
+                max_stranger_bytes: 64 << 20,
                 ..Config::default()
             },
             limits: Limits::default(),

@@ -99,6 +99,28 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
                 ensure(armed, "something is due and no timer is armed for it")?;
             }
         }
+        let mut books = std::vec![(0u32, 0u64); self.peers.len()];
+        for rpc in self.rpcs.iter() {
+            if rpc.state != State::Free
+                && !rpc.is_client()
+                && let Some((requests, arriving)) = books.get_mut(rpc.peer as usize)
+            {
+                *requests += 1;
+                *arriving += u64::from(rpc.charged);
+            }
+        }
+        let mut strangers = 0;
+        for (peer, book) in self.peers.iter().zip(books) {
+            ensure(
+                book == (peer.requests, peer.arriving),
+                "requests of a peer or their bytes miscounted",
+            )?;
+            strangers += if peer.is_proved { 0 } else { book.1 };
+        }
+        ensure(
+            strangers == self.strangers_arriving,
+            "arriving bytes of strangers miscounted",
+        )?;
         ensure(
             free == self.rpcs.check_list(&self.free_rpcs, dim::QUEUE)?,
             "free slots miscounted",

@@ -33,6 +33,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         self.stop_sending(now, idx);
         let rpc = &mut self.rpcs[idx];
         rpc.state = State::ClientIncoming;
+        rpc.moved = now;
         rpc.heard = now;
         rpc.tries = 0;
         rpc.unanswered = 0;

@@ -56,6 +56,16 @@ pub struct Config {
     /// the receive buffer that the peer has told of. 0: 2,000,000 or ten times the unscheduled
     /// bytes, whichever is more.
     pub max_unheard: u64,
+    /// Most requests of one peer under way here at once: further ones are told BUSY. 0: no limit but
+    /// that of the table.
+    pub max_peer_requests: u32,
+    /// Most bytes of requests of one peer that are arriving at once; a single one may be longer.
+    /// Further ones are told BUSY. 0: no limit but that of the buffers.
+    pub max_peer_bytes: u64,
+    /// The same for all strangers together: peers that have not shown yet that they get what is
+    /// sent to their address, as a forger of addresses never can. Requests of a single packet do
+    /// not count. 0: no limit but that of the buffers.
+    pub max_stranger_bytes: u64,
     /// Smallest grant, in bytes, while a message has at least half of its window on the way; a
     /// grant that reaches the end of the message may be smaller. 0: every byte is granted as soon
     /// as it may be. A driver that receives many packets at once saves packets with a batch's
@@ -244,6 +254,9 @@ impl Default for Config {
             max_overcommit: 8,
             window: 0,
             max_unheard: 0,
+            max_peer_requests: 0,
+            max_peer_bytes: 0,
+            max_stranger_bytes: 0,
             min_grant: 0,
             fifo_permille: 50,
             fifo_grant_increment: 50_000,

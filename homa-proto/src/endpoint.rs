@@ -297,6 +297,8 @@ pub struct Endpoint<'a, M, S: BufferSource> {
     pub(crate) unparking: List,
     /// Answers to packets of unknown RPCs.
     pub(crate) replies: Replies,
+    /// Bytes of strangers' requests that are arriving.
+    pub(crate) strangers_arriving: u64,
     /// The peer and the RPC of the last packet.
     last_peer: u32,
     last_rpc: u32,
@@ -421,6 +423,7 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
             ack_order: List::EMPTY,
             unparking: List::EMPTY,
             replies: Replies::new(),
+            strangers_arriving: 0,
             last_peer: 0,
             last_rpc: 0,
             run: NIL,
@@ -549,6 +552,7 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
             Ok(idx) => {
                 let rpc = &mut self.rpcs[idx];
                 rpc.state = State::ServerOutgoing;
+                rpc.moved = now;
                 rpc.heard = now;
                 rpc.asked = now;
                 rpc.has_turn = false;
@@ -610,7 +614,8 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
             State::ServerArrived => {
                 slot.state = State::ServerInService;
                 let port = slot.local_port;
-                let message = slot.inc.buffer.take()?;
+                self.uncharge(idx);
+                let message = self.rpcs[idx].inc.buffer.take()?;
                 Some(Event::Request {
                     rpc: id,
                     from: peer,
@@ -914,8 +919,11 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         rpc.reset();
         if id & 1 == 0 {
             self.clients = self.clients.saturating_add(1);
+        } else {
+            self.peers[p].requests = self.peers[p].requests.saturating_add(1);
         }
         rpc.id = id;
+        rpc.moved = self.now;
         rpc.peer = p;
         rpc.local_port = local_port;
         rpc.peer_port = peer_port;
@@ -943,6 +951,9 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         self.grants.forget(&mut self.rpcs, &mut self.peers, idx);
         self.timers.cancel(idx);
         self.rpc_index.remove(self.key.rpc(p, id), idx);
+        if !self.rpcs[idx].inc.is_complete() {
+            self.uncharge(idx);
+        }
         let rpc = &mut self.rpcs[idx];
         if !rpc.inc.is_complete()
             && let Some(buffer) = rpc.inc.buffer.take()
@@ -953,11 +964,14 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
 
     /// Frees the slot of a detached RPC.
     pub(crate) fn free(&mut self, idx: u32) {
+        self.uncharge(idx);
         let rpc = &mut self.rpcs[idx];
         let p = rpc.peer;
         rpc.state = State::Free;
         if rpc.id & 1 == 0 {
             self.clients = self.clients.saturating_sub(1);
+        } else {
+            self.peers[p].requests = self.peers[p].requests.saturating_sub(1);
         }
         rpc.generation = rpc.generation.wrapping_add(1);
         rpc.out.message = None;
@@ -970,6 +984,37 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         if peer.live == 0 {
             self.peers
                 .push_back(&mut self.idle_peers, peer::dim::IDLE, p);
+        }
+    }
+
+    /// An incoming request of `len` bytes begins to count against its peer's budget.
+    pub(crate) fn charge(&mut self, idx: u32, len: u32) {
+        let rpc = &mut self.rpcs[idx];
+        rpc.charged = len;
+        let peer = &mut self.peers[rpc.peer];
+        peer.arriving = peer.arriving.saturating_add(u64::from(len));
+        if !peer.is_proved {
+            self.strangers_arriving = self.strangers_arriving.saturating_add(u64::from(len));
+        }
+    }
+
+    /// It has arrived and been handed over, or ended.
+    pub(crate) fn uncharge(&mut self, idx: u32) {
+        let rpc = &mut self.rpcs[idx];
+        let len = u64::from(core::mem::take(&mut rpc.charged));
+        let peer = &mut self.peers[rpc.peer];
+        peer.arriving = peer.arriving.saturating_sub(len);
+        if !peer.is_proved {
+            self.strangers_arriving = self.strangers_arriving.saturating_sub(len);
+        }
+    }
+
+    /// The peer knows what it could only know from packets to its address: that is not forged.
+    pub(crate) fn prove(&mut self, p: u32) {
+        let peer = &mut self.peers[p];
+        if !peer.is_proved {
+            peer.is_proved = true;
+            self.strangers_arriving = self.strangers_arriving.saturating_sub(peer.arriving);
         }
     }
 

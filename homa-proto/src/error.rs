@@ -97,6 +97,8 @@ pub enum DropReason {
     TooManyGaps,
     /// A new request, but every RPC slot is taken.
     RpcsFull,
+    /// A new request beyond what its peer, or all strangers together, may have under way.
+    OverBudget,
     /// A new peer, but every peer slot is taken by a peer with live RPCs.
     PeersFull,
     /// Repeats what is known (a grant that raises nothing, for example).

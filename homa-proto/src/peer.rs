@@ -8,6 +8,9 @@ use crate::time::Instant;
 use crate::tree::Tree;
 use crate::wire::Common;
 
+/// Control bytes to a stranger for each byte from it.
+pub(crate) const STRANGER_FACTOR: u64 = 3;
+
 /// Smoothed time and its variation, after RFC 6298, in nanoseconds (up to 4 s).
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Smoothed {
@@ -93,6 +96,16 @@ pub(crate) struct PeerSlot {
     pub(crate) in_use: bool,
     /// Anything at all has been heard.
     pub(crate) was_heard: bool,
+    /// It gets what is sent to its address: it has named a number that it could know from that alone.
+    pub(crate) is_proved: bool,
+    /// While it is a stranger: bytes heard from it.
+    pub(crate) bytes_heard: u64,
+    /// And bytes of control packets that it was sent.
+    pub(crate) bytes_told: u64,
+    /// Slots taken by its requests.
+    pub(crate) requests: u32,
+    /// Bytes of its requests that are arriving.
+    pub(crate) arriving: u64,
     /// It sits on its grants: gets no more, and what it has been granted does not count.
     pub(crate) is_silent: bool,
     pub(crate) cutoffs_due: bool,
@@ -171,6 +184,11 @@ impl PeerSlot {
             local: None,
             in_use: false,
             was_heard: false,
+            is_proved: false,
+            bytes_heard: 0,
+            bytes_told: 0,
+            requests: 0,
+            arriving: 0,
             is_silent: false,
             cutoffs_due: false,
             acks_due: false,
@@ -290,6 +308,13 @@ impl PeerSlot {
     /// It owes answers to more than one question, the later ones asked after the first should have been answered.
     pub(crate) fn is_mute(&self) -> bool {
         self.owes_answer() && self.questions > 1
+    }
+
+    /// Whether a control packet of `len` bytes may go to it unasked for by this endpoint: to a stranger no
+    /// more than [`STRANGER_FACTOR`] times the bytes that came from its address, which may be forged.
+    pub(crate) fn may_be_told(&self, len: usize) -> bool {
+        let most = self.bytes_heard.saturating_mul(STRANGER_FACTOR);
+        self.is_proved || self.bytes_told.saturating_add(len as u64) <= most
     }
 
     /// Unscheduled bytes of requests that the peer may not have looked at yet.

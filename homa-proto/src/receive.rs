@@ -17,8 +17,12 @@ use crate::time::Instant;
 use crate::transmit::Reply;
 use crate::wire::{self, AckEntry, Common, DataView, View};
 
+/// Messages that get their buffer in one call.
+const WAITERS_PER_CALL: usize = 64;
 /// Shortest time between two CUTOFFS to one peer, in nanoseconds.
 const CUTOFFS_INTERVAL_NS: u64 = 1_000_000;
+/// Times the time-out for which a message gets nowhere, after which its other side is no longer believed to be busy.
+const BUSY_TIMEOUTS: u64 = 16;
 /// RESENDs for a response that brought none of it, after which the server is no longer told to be patient.
 const MAX_ASKS_WHILE_BUSY: u8 = 4;
 
@@ -134,6 +138,9 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             peer.was_heard = true;
             peer.failed_before = 0;
             peer.local = local.or(peer.local);
+            if !peer.is_proved {
+                peer.bytes_heard = peer.bytes_heard.saturating_add(bytes.len() as u64);
+            }
         }
         let idx = p.and_then(|p| self.rpc_of(p, common.local_id()));
         // An ACK may name RPCs of any port of its sender.
@@ -145,6 +152,11 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
                 return Err(DropReason::Mismatch);
             }
             self.heard_of(idx);
+            let rpc = &self.rpcs[idx];
+            if rpc.is_client() {
+                // The id of a request was told to nobody else.
+                self.prove(rpc.peer);
+            }
         }
         match (view, p, idx) {
             (View::Data(data), _, _) => self.on_data(now, from, local, p, idx, &data),
@@ -229,7 +241,8 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         common: Common,
         kind: Reply,
     ) -> Result<(), DropReason> {
-        if self.replies.push(now, to, local, common, kind) {
+        let source = self.key.addr(&to);
+        if self.replies.push(now, to, source, local, common, kind) {
             Ok(())
         } else {
             count(&mut self.stats.replies_limited);
@@ -251,9 +264,22 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         }
         let idx = match idx {
             Some(idx) => idx,
-            None => self.new_incoming_request(now, from, local, p, data)?,
+            None => match self.new_incoming_request(now, from, local, p, data) {
+                Ok(idx) => idx,
+                Err(why) => {
+                    if why == DropReason::OverBudget && data.offset() == 0 {
+                        // It is to come again later: a sign of life, lest it fails meanwhile.
+                        let _ = self.reply(now, from, local, data.common(), Reply::Busy);
+                    }
+                    return Err(why);
+                }
+            },
         };
         let p = self.rpcs[idx].peer;
+        if data.cutoff_version() == self.priorities.version {
+            // It begins at random, and was told to this peer.
+            self.prove(p);
+        }
         self.check_cutoffs(now, p, &data.common(), data.cutoff_version());
         match self.rpcs[idx].state {
             State::ClientOutgoing => self.begin_response(now, idx, !data.retransmit()),
@@ -330,6 +356,9 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         rpc.tries = 0;
         rpc.unanswered = 0;
         rpc.asks_without_data = 0;
+        if fresh > 0 {
+            rpc.moved = now;
+        }
         rpc.has_turn = false;
         // A sender goes on to the end of its batch where a grant ends within it, and knows of
         // grants whose GRANT came to it out of order.
@@ -384,13 +413,22 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
 
     /// Messages that wait for a buffer get one, the best first.
     pub(crate) fn serve_waiters(&mut self, now: Instant) {
-        while let Some(idx) = self.grants.first_awaiting_buffer() {
+        for done in 0.. {
+            let Some(idx) = self.grants.first_awaiting_buffer() else {
+                return;
+            };
+            if done >= WAITERS_PER_CALL {
+                // The next `poll_transmit` goes on, even if nothing else happens before.
+                self.more_work = true;
+                return;
+            }
             let len = self.rpcs[idx].inc.len as usize;
             let Some(buffer) = self.source.take(len) else {
                 return;
             };
             let rpc = &mut self.rpcs[idx];
             rpc.inc.buffer = Some(buffer);
+            rpc.moved = now;
             rpc.heard = now;
             rpc.tries = 0;
             rpc.unanswered = 0;
@@ -467,6 +505,9 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         rpc.heard = now;
         rpc.tries = 0;
         rpc.unanswered = 0;
+        if offset > rpc.out.granted {
+            rpc.moved = now;
+        }
         rpc.has_turn = false;
         self.more_to_send(now, idx);
         let rpc = &mut self.rpcs[idx];
@@ -587,6 +628,12 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             self.peers[rpc.peer].rtt.sample(now.nanos_since(rpc.asked));
         }
         let rpc = &mut self.rpcs[idx];
+        let most = self.config.timeout_ns.saturating_mul(BUSY_TIMEOUTS);
+        if rpc.state != State::ClientOutgoing && now.nanos_since(rpc.moved) > most {
+            // Whatever keeps it busy, it does not get on: from here on that is silence.
+            count(&mut self.stats.busy_too_long);
+            return Err(DropReason::Stale);
+        }
         // The clock of the time-out starts again, but not the back-off: a busy peer is not asked
         // at the pace of a lossy one. A client that has no grant to give is asked in good time.
         rpc.heard = now;

@@ -14,6 +14,8 @@ use crate::time::Instant;
 
 /// Timers that one call of `handle_timeout` works off.
 const TIMERS_PER_CALL: usize = 256;
+/// Peers whose acknowledgements become due in one call of `handle_timeout`.
+const ACKS_PER_CALL: usize = 256;
 /// Parked requests that begin in one call of `poll_transmit`.
 const UNPARKS_PER_CALL: usize = 64;
 /// RESENDs that an RPC makes at least before it is given up.
@@ -51,7 +53,14 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
                 break;
             }
         }
-        while let Some(p) = self.ack_order.first() {
+        for done in 0.. {
+            let Some(p) = self.ack_order.first() else {
+                break;
+            };
+            if done >= ACKS_PER_CALL {
+                self.more_work = true;
+                break;
+            }
             let due = self.peers[p].acks_since.after(self.config.ack_delay_ns);
             if due > now {
                 break;

@@ -150,7 +150,11 @@ pub(crate) struct RpcSlot<M, B> {
     pub(crate) grant_priority: u8,
     pub(crate) local_port: u16,
     pub(crate) peer_port: u16,
+    /// Bytes of an incoming request that count against its peer's budget.
+    pub(crate) charged: u32,
     links: [Link; dim::COUNT],
+    /// When the message that is under way last got anywhere.
+    pub(crate) moved: Instant,
     /// When the RPC was last heard of; or when the ball last went to the other side.
     pub(crate) heard: Instant,
     /// When the last RESEND (or NEED_ACK) went out; or when the ball last came to this side.
@@ -198,8 +202,10 @@ impl<M, B> RpcSlot<M, B> {
             grant_priority: 0,
             local_port: 0,
             peer_port: 0,
+            charged: 0,
             links: [Link::OUT; dim::COUNT],
             birth: 0,
+            moved: Instant::ZERO,
             heard: Instant::ZERO,
             asked: Instant::ZERO,
             gap_due: Instant::MAX,
@@ -238,6 +244,7 @@ impl<M, B> RpcSlot<M, B> {
         self.gaps_asked_below = 0;
         self.gaps_seen_below = 0;
         self.cookie = 0;
+        self.charged = 0;
         self.out.reset();
         self.inc.reset();
     }

@@ -8,7 +8,7 @@ use crate::error::{DropReason, RpcError};
 use crate::rpc::{Pending, State, dim};
 use crate::stats::count;
 use crate::time::Instant;
-use crate::wire::DataView;
+use crate::wire::{DATA_LEN, DataView};
 
 impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     /// DATA for an RPC that is not known: a new request, unless it has run here before.
@@ -38,6 +38,9 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         if self.live_rpcs() == self.rpcs.len() || servers >= self.most_of_a_half() {
             return Err(DropReason::RpcsFull);
         }
+        if !self.is_within_budget(p, data) {
+            return Err(DropReason::OverBudget);
+        }
         let p = match p {
             Some(p) => p,
             None => {
@@ -47,6 +50,8 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
                 let peer = &mut self.peers[p];
                 peer.heard = now;
                 peer.was_heard = true;
+                let bytes = DATA_LEN.saturating_add(data.data().len());
+                peer.bytes_heard = bytes as u64;
                 p
             }
         };
@@ -56,7 +61,28 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         let rpc = &mut self.rpcs[idx];
         rpc.state = State::ServerIncoming;
         rpc.heard = now;
+        if data.data().len() as u64 != u64::from(data.message_len()) {
+            self.charge(idx, data.message_len());
+        }
         Ok(idx)
+    }
+
+    /// Whether one more request of a peer, new where there is none, keeps to what it and all strangers
+    /// may have under way.
+    fn is_within_budget(&self, p: Option<u32>, data: &DataView<'_>) -> bool {
+        let of = |limit: u64| if limit == 0 { u64::MAX } else { limit };
+        let peer = p.map(|p| &self.peers[p]);
+        let (requests, arriving) = peer.map_or((0, 0), |peer| (peer.requests, peer.arriving));
+        let len = u64::from(data.message_len());
+        let fits = |held: u64, limit| held == 0 || held.saturating_add(len) <= of(limit);
+        let is_whole = data.data().len() as u64 == len;
+        let is_stranger = peer.is_none_or(|peer| !peer.is_proved);
+        let config = &self.config;
+        u64::from(requests) < of(u64::from(config.max_peer_requests))
+            && (is_whole || fits(arriving, config.max_peer_bytes))
+            && (is_whole
+                || !is_stranger
+                || fits(self.strangers_arriving, config.max_stranger_bytes))
     }
 
     /// The request is whole: it goes to the application.

@@ -95,6 +95,10 @@ stats! {
     acks_piggybacked,
     /// Answers to packets of unknown RPCs dropped for want of room or by the rate limit.
     replies_limited,
+    /// Control packets not sent to peers that may be forged, for more than that came from there.
+    withheld_from_strangers,
+    /// RPCs whose peer has said too often that it is busy, and done nothing.
+    busy_too_long,
 
     /// GRANT packets received.
     grants_received,
@@ -176,6 +180,8 @@ stats! {
     dropped_too_many_gaps,
     /// Dropped: a new request, and no RPC slot is free.
     dropped_rpcs_full,
+    /// Dropped: a new request beyond what its peer, or all strangers together, may have under way.
+    dropped_over_budget,
     /// Dropped: a new peer, and no peer slot is free.
     dropped_peers_full,
     /// Dropped: says nothing new.
@@ -221,6 +227,7 @@ impl Stats {
             DropReason::NoBuffer => &mut self.dropped_no_buffer,
             DropReason::TooManyGaps => &mut self.dropped_too_many_gaps,
             DropReason::RpcsFull => &mut self.dropped_rpcs_full,
+            DropReason::OverBudget => &mut self.dropped_over_budget,
             DropReason::PeersFull => &mut self.dropped_peers_full,
             DropReason::Stale => &mut self.dropped_stale,
             DropReason::RateLimited => &mut self.dropped_rate_limited,

@@ -16,8 +16,11 @@ use crate::wire::{self, Acks, Common, DATA_LEN, DataHeader, Repr};
 const CONTROL_PRIORITY: u8 = 7;
 /// Answers to unknown RPCs that wait to be sent.
 const MAX_REPLIES: usize = 64;
-/// Time between two such answers once `MAX_REPLIES` have gone in a burst, in nanoseconds.
-const REPLY_SPACING_NS: u64 = 5_000;
+/// Shares of these answers, by source.
+const SHARES: usize = 16;
+/// Time between two such answers of one share once so many have gone in a burst, in nanoseconds.
+const REPLY_SPACING_NS: u64 = 80_000;
+const BURST: u64 = 7;
 /// A probe of the round trip that has found no answer for so long is given up.
 const PROBE_LIFE_NS: u64 = 1_000_000_000;
 /// Fewer bytes are copied rather than lent: a copy costs less than a list of pieces.
@@ -28,6 +31,7 @@ const MIN_LENT: u32 = 4096;
 pub(crate) enum Reply {
     Unknown,
     Ack,
+    Busy,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -45,8 +49,9 @@ pub(crate) struct Replies {
     ring: [Option<WaitingReply>; MAX_REPLIES],
     first: usize,
     count: usize,
-    /// When the burst of answers so far will have been paid for.
-    paid: Instant,
+    /// When the answers so far will have been paid for, by the hash of where they go: one source that
+    /// floods uses up its own share.
+    paid: [Instant; SHARES],
 }
 
 impl Replies {
@@ -55,7 +60,7 @@ impl Replies {
             ring: [None; MAX_REPLIES],
             first: 0,
             count: 0,
-            paid: Instant::ZERO,
+            paid: [Instant::ZERO; SHARES],
         }
     }
 
@@ -64,15 +69,20 @@ impl Replies {
         &mut self,
         now: Instant,
         to: SocketAddr,
+        source: u64,
         local: Option<IpAddr>,
         packet: Common,
         kind: Reply,
     ) -> bool {
-        let burst = REPLY_SPACING_NS.saturating_mul(MAX_REPLIES as u64);
-        if self.count >= MAX_REPLIES || self.paid > now.after(burst) {
+        let share = source as usize % SHARES;
+        let Some(paid) = self.paid.get_mut(share) else {
+            return false;
+        };
+        let burst = REPLY_SPACING_NS.saturating_mul(BURST);
+        if self.count >= MAX_REPLIES || *paid > now.after(burst) {
             return false;
         }
-        self.paid = self.paid.max(now).after(REPLY_SPACING_NS);
+        *paid = (*paid).max(now).after(REPLY_SPACING_NS);
         let at = self.first.saturating_add(self.count) % MAX_REPLIES;
         if let Some(slot) = self.ring.get_mut(at) {
             *slot = Some(WaitingReply {
@@ -226,6 +236,10 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
                     count(&mut self.stats.unknowns_sent);
                     Repr::RpcUnknown(reply.common)
                 }
+                Reply::Busy => {
+                    count(&mut self.stats.busys_sent);
+                    Repr::Busy(reply.common)
+                }
                 Reply::Ack => {
                     count(&mut self.stats.acks_sent);
                     Repr::Ack {
@@ -243,12 +257,23 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             });
         }
         while let Some(idx) = self.control.first() {
+            if !self.may_be_told(idx) {
+                self.rpcs[idx].pending = Pending::default();
+                self.rpcs.unlink(&mut self.control, dim::CONTROL, idx);
+                count(&mut self.stats.withheld_from_strangers);
+                self.arm(idx);
+                continue;
+            }
             let written = self.write_rpc_control(now, idx, buffer);
             if !self.rpcs[idx].pending.any() {
                 self.rpcs.unlink(&mut self.control, dim::CONTROL, idx);
             }
             if let Some(len) = written {
-                return Some(self.single(self.rpcs[idx].peer, CONTROL_PRIORITY, len));
+                let p = self.rpcs[idx].peer;
+                if !self.rpcs[idx].is_client() {
+                    self.note_told(p, len);
+                }
+                return Some(self.single(p, CONTROL_PRIORITY, len));
             }
         }
         while let Some(p) = self.peer_control.first() {
@@ -260,6 +285,20 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             }
         }
         None
+    }
+
+    /// Whether a control packet for an RPC may go: to a stranger not more than its packets allow. What this
+    /// endpoint has begun itself is its own affair.
+    fn may_be_told(&self, idx: u32) -> bool {
+        let rpc = &self.rpcs[idx];
+        rpc.is_client() || self.peers[rpc.peer].may_be_told(DATA_LEN)
+    }
+
+    fn note_told(&mut self, p: u32, len: usize) {
+        let peer = &mut self.peers[p];
+        if !peer.is_proved {
+            peer.bytes_told = peer.bytes_told.saturating_add(len as u64);
+        }
     }
 
     fn single(&self, p: u32, priority: u8, len: usize) -> Transmit {
@@ -379,6 +418,11 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     /// One of the control packets that are due for a peer.
     fn write_peer_control(&mut self, now: Instant, p: u32, buffer: &mut [u8]) -> Option<usize> {
         let peer = &mut self.peers[p];
+        if peer.cutoffs_due && !peer.may_be_told(wire::CUTOFFS_LIMIT_LEN) {
+            peer.cutoffs_due = false;
+            count(&mut self.stats.withheld_from_strangers);
+        }
+        let peer = &mut self.peers[p];
         if peer.cutoffs_due {
             peer.cutoffs_due = false;
             peer.cutoffs_sent = Some(now);
@@ -389,7 +433,9 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
                 version: self.priorities.version,
                 unscheduled_limit: Some(self.config.unscheduled_limit()),
             };
-            return cutoffs.emit(buffer);
+            let len = cutoffs.emit(buffer)?;
+            self.note_told(p, len);
+            return Some(len);
         }
         if !peer.acks_due {
             return None;
