@@ -18,7 +18,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Response, Status};
 use tower_service::Service;
 
-use crate::tokio_turns::{Turns, while_serving};
+use crate::tokio_turns::{Turns, connect, while_serving};
 use crate::transport::{Client, Outcome, Pair, Reply, Server, Setup};
 
 /// HTTP/2 windows, and requests at a time.
@@ -94,13 +94,13 @@ impl GrpcClient {
             .buffer_size(STREAMS as usize)
             .initial_stream_window_size(WINDOW)
             .initial_connection_window_size(WINDOW);
-        let channels = turns.runtime().block_on(async {
+        let channels = turns.runtime().block_on(connect(async {
             let mut channels = Vec::new();
             for _ in 0..setup.peers {
                 channels.push(endpoint.connect().await?);
             }
-            anyhow::Ok(channels)
-        })?;
+            Ok(channels)
+        }))?;
         Ok(Self { turns, channels })
     }
 }

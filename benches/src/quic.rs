@@ -19,7 +19,7 @@ use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use socket2::{Domain, Socket, Type};
 
-use crate::tokio_turns::{Turns, while_serving};
+use crate::tokio_turns::{Turns, connect, while_serving};
 use crate::transport::{Client, FRESH, Outcome, Pair, Reply, Server, Setup};
 
 /// What a stream, and what a sender, may have on the way.
@@ -115,15 +115,15 @@ impl QuicClient {
         let mut config = ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls)?));
         config.transport_config(transport(setup));
         let turns = Turns::new(setup.sleep)?;
-        let connections = turns.runtime().block_on(async {
+        let connections = turns.runtime().block_on(connect(async {
             let endpoint = endpoint(setup, None)?;
             let mut connections = Vec::new();
             for _ in 0..setup.peers {
                 let connecting = endpoint.connect_with(config.clone(), to, NAME)?;
                 connections.push(connecting.await.context("QUIC does not connect")?);
             }
-            anyhow::Ok(connections)
-        })?;
+            Ok(connections)
+        }))?;
         Ok(Self {
             turns,
             setup,

@@ -3,8 +3,9 @@
 
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use bytes::Bytes;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -75,11 +76,22 @@ impl Turns {
     /// Lets what is ready run, at a server.
     pub(crate) fn server(&mut self) {
         if self.sleep {
-            self.runtime.block_on(tokio::time::sleep(NAP));
+            // A timer is to be made in the runtime, not before it.
+            let nap = async { tokio::time::sleep(NAP).await };
+            self.runtime.block_on(nap);
         } else {
             self.runtime.block_on(tokio::task::yield_now());
         }
     }
+}
+
+/// How long a client tries to connect: a server that fails meanwhile does not answer.
+const CONNECT: Duration = Duration::from_secs(5);
+
+/// Connects, or fails in time.
+pub(crate) async fn connect<T>(connecting: impl Future<Output = Result<T>>) -> Result<T> {
+    let connected = tokio::time::timeout(CONNECT, connecting).await;
+    connected.context("no connection in time")?
 }
 
 /// Does something that needs the server to answer meanwhile.
