@@ -36,9 +36,7 @@ fn the_same_seed_gives_the_same_trace_and_another_another() {
     }
 }
 
-// Known fault: see "Status and limits" in the README of the repository.
 #[test]
-#[ignore = "one RPC of 2,708 of Homa with answers of 100 bytes has not ended after a second"]
 fn every_message_arrives() {
     for transport in TRANSPORTS {
         for reply in ["none", "echo", "100"] {

@@ -181,6 +181,7 @@ impl Report for Poisson {
     }
 
     fn finished(&self) -> bool {
-        self.measured_open == 0
+        let ended = self.totals.completed + self.totals.failed;
+        self.measured_open == 0 && self.totals.started == ended
     }
 }
