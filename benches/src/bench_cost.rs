@@ -63,16 +63,10 @@ pub struct Figures {
     pub runs: usize,
 }
 
-/// Processor time of this thread.
-fn cpu() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
-}
-
 fn cost(started: Duration, calls: u64, rpcs: usize) -> Cost {
     let rpcs = rpcs as f64;
     Cost {
-        cpu_us: (cpu() - started).as_secs_f64() * 1e6 / rpcs,
+        cpu_us: (sys::thread_cpu() - started).as_secs_f64() * 1e6 / rpcs,
         calls: calls as f64 / rpcs,
     }
 }
@@ -96,7 +90,7 @@ fn homa(size: usize, in_flight: usize, count: usize) -> Result<Cost> {
     let mut progress = Instant::now();
     while ended < count {
         if ended >= warm && since.is_none() {
-            since = Some((cpu(), calls(&client, &server), ended));
+            since = Some((sys::thread_cpu(), calls(&client, &server), ended));
         }
         while started < count && started - ended < in_flight {
             let message = spare.pop().unwrap_or_else(|| client.buffer(size));
@@ -123,7 +117,7 @@ fn homa(size: usize, in_flight: usize, count: usize) -> Result<Cost> {
         }
         ensure!(progress.elapsed() < STALLED, "an RPC was lost");
     }
-    let (start, calls_before, ended_before) = since.unwrap_or((cpu(), 0, 0));
+    let (start, calls_before, ended_before) = since.unwrap_or((sys::thread_cpu(), 0, 0));
     let calls = calls(&client, &server) - calls_before;
     Ok(cost(start, calls, count - ended_before))
 }
@@ -143,7 +137,7 @@ fn raw_large(count: usize) -> Result<Cost> {
     let batch = vec![1; SEGMENT * SEGMENTS];
     let mut into = vec![0; 1 << 16];
     let mut calls = 0;
-    let start = cpu();
+    let start = sys::thread_cpu();
     for _ in 0..count {
         let mut left = LARGE;
         while left > 0 {
@@ -175,7 +169,7 @@ fn raw_alone(count: usize, connected: bool) -> Result<Cost> {
         socket.set_read_timeout(Some(STALLED))?;
     }
     let (bytes, mut into) = ([1; SMALL], [0; 2048]);
-    let start = cpu();
+    let start = sys::thread_cpu();
     for _ in 0..count {
         if connected {
             one.send(&bytes)?;
@@ -229,7 +223,7 @@ fn tcp(size: usize, in_flight: usize, count: usize) -> Result<Cost> {
     let mut into = vec![0; 1 << 18];
     let rounds = count / in_flight;
     let mut calls = 0;
-    let start = cpu();
+    let start = sys::thread_cpu();
     for _ in 0..rounds {
         calls += pass(&mut one, &mut two, &message, &mut into)?;
         calls += pass(&mut two, &mut one, reply, &mut into)?;

@@ -12,10 +12,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use homa_mio::{Event, RequestOptions, SendErrorKind, Wait};
+use homa_mio::{Event, RequestOptions, RpcError, SendErrorKind, Wait};
 use serde::Serialize;
 
 use crate::report::{self, median, percentile};
+use crate::sys;
 use crate::workload::{Pattern, Rng, Sizes};
 use faults::{Network, Shared, Socket};
 
@@ -33,6 +34,8 @@ const STARVED: Duration = Duration::from_millis(400);
 const STARVED_NEEDS: Duration = Duration::from_millis(500);
 /// For so long after that clients may still notice: until their time-out, and some more.
 const STARVED_FOR: Duration = Duration::from_secs(3);
+/// No more than one RPC of so many may be given up for that reason.
+const MOST_STARVED_OF: u64 = 1000;
 /// Numbers of RPCs whose executions are remembered; older ones make room.
 const REMEMBERED: u64 = 1 << 26;
 /// When nothing answers any more everything must have been freed by then: a second until
@@ -141,6 +144,11 @@ impl Outcome {
             self.unexplained_errors > 0,
             format!("{} unexplained errors", self.unexplained_errors),
         );
+        let starved = self.errors_by_starvation;
+        fail(
+            starved * MOST_STARVED_OF > self.rpcs,
+            format!("{starved} RPCs given up: the machine is too busy to tell"),
+        );
         fail(
             self.duplicate_executions > 0,
             format!("{} requests ran twice", self.duplicate_executions),
@@ -177,6 +185,10 @@ impl Outcome {
         let rows = [
             row("RPCs", report::thousands(self.rpcs)),
             row("unexplained errors", self.unexplained_errors.to_string()),
+            row(
+                "given up as the server was starved",
+                self.errors_by_starvation.to_string(),
+            ),
             row(
                 "duplicate executions",
                 self.duplicate_executions.to_string(),
@@ -229,7 +241,10 @@ fn faulty(network: Network) -> homa_mio::sys::Faulty<Network> {
 /// What the threads of a run share.
 struct Load {
     network: Arc<Shared>,
+    /// Clients begin nothing more.
     stop: AtomicBool,
+    /// And all of them have gone.
+    done: AtomicBool,
     /// The number of the next RPC.
     next: AtomicU64,
     rpcs: AtomicU64,
@@ -275,6 +290,7 @@ fn mixed_load(
     let load = Load {
         network: Arc::default(),
         stop: AtomicBool::new(false),
+        done: AtomicBool::new(false),
         next: AtomicU64::new(0),
         rpcs: AtomicU64::new(0),
         bytes: AtomicU64::new(0),
@@ -306,7 +322,7 @@ fn mixed_load(
             progress("mixed load", load.rpcs.load(Relaxed));
             // Pools and tables fill at first.
             if start.elapsed() > time / 4 {
-                samples.push((start.elapsed().as_secs_f64() / 60.0, process::rss_kib()?));
+                samples.push((start.elapsed().as_secs_f64() / 60.0, rss_kib()?));
                 descriptors.push(process::descriptors()?);
             }
             if clients.iter().any(|client| client.is_finished()) || server.is_finished() {
@@ -314,11 +330,11 @@ fn mixed_load(
             }
         }
         load.stop.store(true, Relaxed);
+        let joined: Vec<_> = clients.into_iter().map(|client| client.join()).collect();
+        load.done.store(true, Relaxed);
         let mut all = Errors::default();
-        for client in clients {
-            let errors = client
-                .join()
-                .map_err(|_| anyhow::anyhow!("a client panicked"))??;
+        for client in joined {
+            let errors = client.map_err(|_| anyhow::anyhow!("a client panicked"))??;
             all.count += errors.count;
             all.first = all.first.or(errors.first);
         }
@@ -353,6 +369,11 @@ fn mixed_load(
     Ok(())
 }
 
+fn rss_kib() -> Result<f64> {
+    let bytes = sys::resident_bytes().context("the system does not tell the resident memory")?;
+    Ok(bytes as f64 / 1024.0)
+}
+
 /// Answers each request with its bytes, and counts those that come twice.
 fn serve(mut socket: Socket, load: &Load) -> Result<u64> {
     // All of it is touched now, so that memory is level later.
@@ -361,7 +382,7 @@ fn serve(mut socket: Socket, load: &Load) -> Result<u64> {
     ran.fill(0);
     let (mut cleared, mut duplicates) = (0, 0);
     let mut looked = (Instant::now(), process::thread_delay()?);
-    while !load.stop.load(Relaxed) {
+    while !load.done.load(Relaxed) {
         // A server that does not come round because it hangs is not excused: only the time counts
         // in which it was ready to run and the system ran others.
         if looked.0.elapsed() >= STARVED_NEEDS {
@@ -408,13 +429,19 @@ fn ask(client: u64, to: SocketAddr, load: &Load) -> Result<Errors> {
     for life in 0.. {
         let network = Network::new(&load.network, rng.next_u64(), FAULTS, FAULTS);
         let mut socket = bind(network, Wait::Sleep)?;
-        let until = Instant::now() + Duration::from_millis(200 + rng.below(2_000));
+        let mut until = Instant::now() + Duration::from_millis(200 + rng.below(2_000));
+        let mut is_last = false;
         let mut under_way = HashMap::new();
         while Instant::now() < until {
-            if load.stop.load(Relaxed) {
+            if load.stop.load(Relaxed) && !is_last {
+                // What is under way in the end has its time to end.
+                is_last = true;
+                until = Instant::now() + FREED_WITHIN;
+            }
+            if is_last && under_way.is_empty() {
                 return Ok(errors);
             }
-            while under_way.len() < OUTSTANDING {
+            while under_way.len() < OUTSTANDING && !is_last {
                 let len = load.sizes.draw(&mut rng).clamp(SHORTEST, LONGEST) as usize;
                 let id = load.next.fetch_add(1, Relaxed);
                 let mut message = socket.message(load.pattern.message(id, len));
@@ -442,7 +469,8 @@ fn ask(client: u64, to: SocketAddr, load: &Load) -> Result<Errors> {
                 }
                 Some(Event::Failed { cookie, error, .. }) => {
                     let len = under_way.remove(&cookie);
-                    if load.is_server_starved() {
+                    let is_silence = matches!(error, RpcError::NeverHeard | RpcError::WentSilent);
+                    if is_silence && load.is_server_starved() {
                         load.errors_by_starvation.fetch_add(1, Relaxed);
                     } else {
                         errors
@@ -451,6 +479,10 @@ fn ask(client: u64, to: SocketAddr, load: &Load) -> Result<Errors> {
                 }
                 _ => {}
             }
+        }
+        if is_last {
+            errors.add(|| format!("{} RPCs never ended", under_way.len()));
+            return Ok(errors);
         }
         load.killed.fetch_add(1, Relaxed);
         load.rpcs_killed.fetch_add(under_way.len() as u64, Relaxed);
@@ -527,7 +559,7 @@ fn dead_peer(rounds: u32) -> Result<f64> {
 
 /// RPCs to the healthy peer per second of processor time, beside sixteen to a dead one.
 fn healthy_rate(pair: &mut Pair, dead: Option<SocketAddr>) -> Result<f64> {
-    let (start, before) = (Instant::now(), process::thread_time());
+    let (start, before) = (Instant::now(), sys::thread_cpu());
     let (mut under_way, mut ended) = (0, 0);
     for dead in dead
         .iter()
@@ -544,7 +576,7 @@ fn healthy_rate(pair: &mut Pair, dead: Option<SocketAddr>) -> Result<f64> {
         under_way -= answered;
         ended += answered;
     }
-    let time = process::thread_time() - before;
+    let time = sys::thread_cpu() - before;
     // All end before it begins anew, those to the dead peer too.
     let patience = Instant::now();
     while pair.client.live_rpcs() > 0 {

@@ -1009,10 +1009,11 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         }
     }
 
-    /// The peer knows what it could only know from packets to its address: that is not forged.
+    /// The peer knows what it could only know from packets to its address: that is not forged, unless it
+    /// was guessed.
     pub(crate) fn prove(&mut self, p: u32) {
         let peer = &mut self.peers[p];
-        if !peer.is_proved {
+        if !peer.is_proved && peer.wrong_guesses < u8::MAX {
             peer.is_proved = true;
             self.strangers_arriving = self.strangers_arriving.saturating_sub(peer.arriving);
         }

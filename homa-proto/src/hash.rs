@@ -51,6 +51,8 @@ const fn fold(a: u64, b: u64) -> u64 {
 #[derive(Clone)]
 pub(crate) struct HashKey {
     key: [u64; 8],
+    /// For what is shown to others.
+    shown: [u64; 3],
 }
 
 impl core::fmt::Debug for HashKey {
@@ -65,6 +67,7 @@ impl HashKey {
         Self {
             // Odd: as plain factors they are never 0.
             key: core::array::from_fn(|_| generator.next_u64() | 1),
+            shown: core::array::from_fn(|_| generator.next_u64() | 1),
         }
     }
 
@@ -93,6 +96,16 @@ impl HashKey {
                 let high = fold((ip >> 64) as u64 ^ low ^ g, d);
                 fold(high ^ h, e)
             }
+        }
+    }
+
+    /// A number that only the owner of an address is told, never 0. It is shown to others, and so has
+    /// keys of its own, which say nothing of those of the tables.
+    pub(crate) const fn token(&self, addr_hash: u64, version: u16) -> u16 {
+        let [a, b, c] = self.shown;
+        match fold(fold(addr_hash ^ a, b) ^ (version as u64), c) as u16 {
+            0 => 1,
+            token => token,
         }
     }
 

@@ -98,7 +98,9 @@ pub(crate) struct PeerSlot {
     pub(crate) was_heard: bool,
     /// It gets what is sent to its address: it has named a number that it could know from that alone.
     pub(crate) is_proved: bool,
-    /// While it is a stranger: bytes heard from it.
+    /// While it is a stranger: versions it named that it was not told.
+    pub(crate) wrong_guesses: u8,
+    /// And bytes heard from it.
     pub(crate) bytes_heard: u64,
     /// And bytes of control packets that it was sent.
     pub(crate) bytes_told: u64,
@@ -185,6 +187,7 @@ impl PeerSlot {
             in_use: false,
             was_heard: false,
             is_proved: false,
+            wrong_guesses: 0,
             bytes_heard: 0,
             bytes_told: 0,
             requests: 0,
@@ -308,6 +311,12 @@ impl PeerSlot {
     /// It owes answers to more than one question, the later ones asked after the first should have been answered.
     pub(crate) fn is_mute(&self) -> bool {
         self.owes_answer() && self.questions > 1
+    }
+
+    /// A stranger has named another version than it was told. Old ones are, for a while, in packets of
+    /// honest peers too; who guesses for long is not believed any more.
+    pub(crate) fn note_wrong_guess(&mut self) {
+        self.wrong_guesses = self.wrong_guesses.saturating_add(1);
     }
 
     /// Whether a control packet of `len` bytes may go to it unasked for by this endpoint: to a stranger no

@@ -88,6 +88,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             return false;
         };
         let (common, peer) = (data.common(), &self.peers[rpc.peer]);
+        let version = self.key.token(peer.addr_hash, self.priorities.version);
         // Bounded by the message length (below 2^31), checked by the wire.
         let end = data.offset().saturating_add(data.data().len() as u32);
         let is_next = rpc.id == common.local_id()
@@ -102,7 +103,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             && data.incoming().max(end) <= rpc.inc.granted;
         let says_nothing_else = !data.retransmit()
             && data.ack().is_none()
-            && data.cutoff_version() == self.priorities.version
+            && data.cutoff_version() == version
             && peer.probe.is_none_or(|probe| probe.rpc != idx);
         if !is_next || !says_nothing_else || rpc.inc.accept(data.offset(), data.data()).is_err() {
             return false;
@@ -268,17 +269,23 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
                 Ok(idx) => idx,
                 Err(why) => {
                     if why == DropReason::OverBudget && data.offset() == 0 {
-                        // It is to come again later: a sign of life, lest it fails meanwhile.
-                        let _ = self.reply(now, from, local, data.common(), Reply::Busy);
+                        // It is to come again later: a sign of life, lest it fails meanwhile, and
+                        // what a stranger needs to be none.
+                        let common = data.common();
+                        let _ = self.reply(now, from, local, common, Reply::Busy);
+                        if p.is_none_or(|p| !self.peers[p].is_proved) {
+                            let _ = self.reply(now, from, local, common, Reply::Cutoffs);
+                        }
                     }
                     return Err(why);
                 }
             },
         };
         let p = self.rpcs[idx].peer;
-        if data.cutoff_version() == self.priorities.version {
-            // It begins at random, and was told to this peer.
-            self.prove(p);
+        match data.cutoff_version() {
+            0 => {}
+            version if version == self.version_for(p) => self.prove(p),
+            _ => self.peers[p].note_wrong_guess(),
         }
         self.check_cutoffs(now, p, &data.common(), data.cutoff_version());
         match self.rpcs[idx].state {
@@ -289,12 +296,19 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         self.take_data(now, idx, data)
     }
 
+    /// The version of the cutoffs as a peer is told it: each another, so that who knows it has been told at
+    /// its own address.
+    pub(crate) fn version_for(&self, p: u32) -> u16 {
+        self.key
+            .token(self.peers[p].addr_hash, self.priorities.version)
+    }
+
     /// The sender does not know this endpoint's cutoffs: they are told, but not all the time.
     fn check_cutoffs(&mut self, now: Instant, p: u32, common: &Common, version: u16) {
-        let peer = &mut self.peers[p];
-        if version == self.priorities.version {
+        if version == self.version_for(p) {
             return;
         }
+        let peer = &mut self.peers[p];
         let due = peer
             .cutoffs_sent
             .is_none_or(|sent| now.nanos_since(sent) >= CUTOFFS_INTERVAL_NS);
@@ -323,6 +337,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         }
         if rpc.grant == GrantState::NoBuffer {
             rpc.heard = now;
+            self.arm(idx);
             // What the sender will send unasked is known all the same.
             return Err(DropReason::NoBuffer);
         }
@@ -550,6 +565,10 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         match self.rpcs[idx].state {
             // Here the other side is the client, which waits for a response.
             State::ServerIncoming => {
+                if self.rpcs[idx].grant == GrantState::NoBuffer {
+                    self.rpcs[idx].heard = now;
+                    self.arm(idx);
+                }
                 self.respond(idx, Pending::BUSY);
                 self.ask_if_overdue(now, idx);
                 Ok(())

@@ -155,7 +155,12 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     /// Granted bytes are missing.
     fn silence_of_sender(&self, idx: u32) -> Option<Instant> {
         let rpc = &self.rpcs[idx];
-        if rpc.grant == GrantState::NoBuffer || rpc.inc.outstanding() == 0 {
+        if rpc.grant == GrantState::NoBuffer {
+            // Nothing is missing: there is no room for it. But a client that is gone need not wait.
+            let is_request = rpc.state == State::ServerIncoming;
+            return is_request.then(|| rpc.heard.after(self.config.timeout_ns));
+        }
+        if rpc.inc.outstanding() == 0 {
             return None;
         }
         let silent = self.next_ask(idx);
@@ -340,6 +345,11 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
 
     fn silence_expired(&mut self, now: Instant, idx: u32) {
         let rpc = &self.rpcs[idx];
+        if rpc.grant == GrantState::NoBuffer && rpc.state == State::ServerIncoming {
+            // A living client would have asked for its response.
+            self.abandon_request(now, idx);
+            return;
+        }
         let silent_ns = now.nanos_since(rpc.heard);
         let is_asked = rpc.unanswered >= MIN_TRIES || self.peers[rpc.peer].is_mute();
         if silent_ns >= self.config.timeout_ns && is_asked {
@@ -762,17 +772,19 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         }
     }
 
-    /// A request has ended. When none is left of which news could come, nothing is in doubt.
+    /// A request has ended. When it was the last one, or none is left of which news could come, what is in doubt can
+    /// never be known, and counts no more.
     pub(crate) fn begun_ended(&mut self, idx: u32) {
         let rpc = &mut self.rpcs[idx];
         if rpc.begun_at == 0 {
             return;
         }
-        rpc.begun_at = 0;
+        let begun_at = core::mem::take(&mut rpc.begun_at);
         let p = rpc.peer;
         let peer = &mut self.peers[p];
         peer.begun_live = peer.begun_live.saturating_sub(1);
-        if peer.begun_live == 0 {
+        // Nor could news of an older one tell what became of the last one's bytes.
+        if peer.begun_live == 0 || (peer.last_begun == idx && begun_at == peer.begun) {
             peer.begun_heard = peer.begun;
             self.wake_parked(p);
         }

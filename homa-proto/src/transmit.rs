@@ -32,6 +32,7 @@ pub(crate) enum Reply {
     Unknown,
     Ack,
     Busy,
+    Cutoffs,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -240,6 +241,11 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
                     count(&mut self.stats.busys_sent);
                     Repr::Busy(reply.common)
                 }
+                Reply::Cutoffs => {
+                    count(&mut self.stats.cutoffs_sent);
+                    let hash = self.key.addr(&reply.to);
+                    self.cutoffs_for(reply.common, hash)
+                }
                 Reply::Ack => {
                     count(&mut self.stats.acks_sent);
                     Repr::Ack {
@@ -415,6 +421,16 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         None
     }
 
+    /// This endpoint's cutoffs, for the peer whose address has this hash.
+    fn cutoffs_for(&self, common: Common, addr_hash: u64) -> Repr<'static> {
+        Repr::Cutoffs {
+            common,
+            cutoffs: self.priorities.cutoffs,
+            version: self.key.token(addr_hash, self.priorities.version),
+            unscheduled_limit: Some(self.config.unscheduled_limit()),
+        }
+    }
+
     /// One of the control packets that are due for a peer.
     fn write_peer_control(&mut self, now: Instant, p: u32, buffer: &mut [u8]) -> Option<usize> {
         let peer = &mut self.peers[p];
@@ -427,13 +443,8 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             peer.cutoffs_due = false;
             peer.cutoffs_sent = Some(now);
             count(&mut self.stats.cutoffs_sent);
-            let cutoffs = Repr::Cutoffs {
-                common: peer.cutoffs_common,
-                cutoffs: self.priorities.cutoffs,
-                version: self.priorities.version,
-                unscheduled_limit: Some(self.config.unscheduled_limit()),
-            };
-            let len = cutoffs.emit(buffer)?;
+            let (common, hash) = (peer.cutoffs_common, peer.addr_hash);
+            let len = self.cutoffs_for(common, hash).emit(buffer)?;
             self.note_told(p, len);
             return Some(len);
         }

@@ -246,6 +246,12 @@ impl VariantReport {
                 micros(Some(self.late_us))
             ));
         }
+        if self.unfinished > 0 {
+            warnings.push(format!(
+                "{} RPCs had not ended 4 s after the load, and are in no percentile",
+                self.unfinished
+            ));
+        }
         warnings
     }
 }

@@ -239,10 +239,6 @@ impl<'a> Track<'a> {
         };
         let lane = &mut self.lanes[lane];
         lane.cell.samples.push(sample);
-        lane.cell.errors += ended.errors;
-        if lane.cell.first_error.is_none() {
-            lane.cell.first_error = ended.first_error;
-        }
         if self.scenario == Scenario::Mixed {
             lane.cell.latencies.push(ended.latencies);
         }
@@ -284,7 +280,7 @@ impl<'a> Track<'a> {
             bail!("raw UDP carries no RPCs");
         };
         let run = closed_loop(client.as_mut(), shape, &self.pattern, &mut size);
-        self.book(run)
+        self.book(lane, run)
     }
 
     fn open(&mut self, lane: usize, run: usize) -> Result<Run> {
@@ -304,17 +300,22 @@ impl<'a> Track<'a> {
             PATIENCE,
             &mut |_| (),
         );
-        self.book(run)
+        self.book(lane, run)
     }
 
-    /// Goes on with fresh ids. When the server's thread has failed, its error is the cause and the
-    /// client's the effect.
-    fn book(&mut self, run: Result<Run>) -> Result<Run> {
+    /// Goes on with fresh ids, and keeps the errors, of warm-ups too. When the server's thread has
+    /// failed, its error is the cause and the client's the effect.
+    fn book(&mut self, lane: usize, run: Result<Run>) -> Result<Run> {
         if self.thread.failed() {
             self.thread.stop()?;
         }
         let run = run?;
         self.next_id += run.latencies.len() as u64 + run.errors;
+        let cell = &mut self.lanes[lane].cell;
+        cell.errors += run.errors;
+        if cell.first_error.is_none() {
+            cell.first_error.clone_from(&run.first_error);
+        }
         Ok(run)
     }
 

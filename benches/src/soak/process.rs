@@ -4,29 +4,10 @@ use std::fs;
 use std::io;
 use std::time::Duration;
 
-/// Resident memory, in KiB.
-pub(super) fn rss_kib() -> io::Result<f64> {
-    let status = fs::read_to_string("/proc/self/status")?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse().ok())
-        .ok_or_else(|| io::Error::other("the system does not tell the resident memory"))
-}
-
 /// Open file descriptors.
 pub(super) fn descriptors() -> io::Result<usize> {
     // One of them is that of the directory.
     Ok(fs::read_dir("/proc/self/fd")?.count().saturating_sub(1))
-}
-
-/// Processor time of the calling thread.
-pub(super) fn thread_time() -> Duration {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: the pointer is that of a live timespec.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// For how long the calling thread has been ready to run and did not.
@@ -70,16 +51,11 @@ mod tests {
     }
 
     #[test]
-    fn memory_and_descriptors_that_are_taken_are_seen() {
-        let (memory, files) = (rss_kib().unwrap(), descriptors().unwrap());
-        let taken = vec![1_u8; 64 << 20];
-        let file = fs::File::open("/proc/self/status").unwrap();
-        assert!(
-            rss_kib().unwrap() > memory + 32.0 * 1024.0,
-            "{}",
-            taken.len()
-        );
+    fn descriptors_that_are_taken_are_seen() {
+        let files: Vec<_> = (0..64)
+            .map(|_| fs::File::open("/proc/self/status").unwrap())
+            .collect();
         // Other tests of the process open files too.
-        assert!(descriptors().unwrap() > 0 && files > 0, "{file:?}");
+        assert!(descriptors().unwrap() >= files.len());
     }
 }

@@ -512,7 +512,7 @@ fn acknowledgements_of_several_ports() {
         flags: 0,
         offset: 0,
     };
-    header.cutoff_version = hand.version;
+    header.cutoff_version = hand.version();
     hand.put(&Repr::Data {
         header,
         data: &message,

@@ -520,6 +520,13 @@ fn grants_match_a_model() {
             messages: BTreeMap::new(),
         };
         let mut born: BTreeMap<(u8, u64), u64> = BTreeMap::new();
+        // None of them is a stranger, who is told little.
+        for n in 0..6 {
+            hand.from = peer(n);
+            let rpc = hand.arrive(2, 1);
+            hand.out();
+            hand.node.cancel(hand.now, rpc);
+        }
         let mut next_id = 4;
         for step in 0..400u64 {
             hand.now = hand.now.after(random.below(2_000));

@@ -1,5 +1,6 @@
 //! One endpoint, and packets made by hand: the test is the peer.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use homa_proto::wire::{Acks, Common, DataHeader, Repr};
@@ -78,8 +79,8 @@ pub(crate) struct Hand {
     pub(crate) now: Instant,
     /// The peer that the next packets come from.
     pub(crate) from: SocketAddr,
-    /// The endpoint's version of its cutoffs, once told.
-    pub(crate) version: u16,
+    /// The endpoint's version of its cutoffs, as each peer was told it.
+    pub(crate) versions: BTreeMap<SocketAddr, u16>,
     /// CUTOFFS are taken note of, and shown only on demand.
     pub(crate) show_cutoffs: bool,
     /// The last message that data was sent of.
@@ -98,7 +99,7 @@ impl Hand {
             node: node(config, limits, 77, 64 << 20),
             now: Instant::from_nanos(5 * MS),
             from: peer(1),
-            version: 0,
+            versions: BTreeMap::new(),
             show_cutoffs: false,
             message: (0, Vec::new()),
         }
@@ -110,6 +111,11 @@ impl Hand {
             dest_port: PORT,
             sender_id: id,
         }
+    }
+
+    /// What the peer that the next packets come from was told; 0: nothing yet.
+    pub(crate) fn version(&self) -> u16 {
+        self.versions.get(&self.from).copied().unwrap_or(0)
     }
 
     /// Hands a packet in.
@@ -151,7 +157,7 @@ impl Hand {
             message_len: len,
             incoming,
             ack: None,
-            cutoff_version: self.version,
+            cutoff_version: self.version(),
             retransmit: false,
             flags: 0,
             offset: range.start,
@@ -228,7 +234,7 @@ impl Hand {
                     bytes: packet.to_vec(),
                 };
                 if let Repr::Cutoffs { version, .. } = packet.repr() {
-                    self.version = version;
+                    self.versions.insert(sent.to, version);
                     if !self.show_cutoffs {
                         continue;
                     }

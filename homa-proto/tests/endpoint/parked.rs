@@ -134,3 +134,36 @@ fn no_event_comes_from_transmitting() {
         assert!(node.poll_event().is_none(), "after {failed} of 50");
     }
 }
+
+/// The request that news was to come of is cancelled unheard, while an older one is at work for long: those that are
+/// parked do not wait for that one to end.
+#[test]
+fn parked_requests_outlive_the_one_they_wait_for() {
+    let mut net = net(10_000);
+    net.checked = false;
+    let long = net.request(0, 1, vec![1; 100], 0).unwrap();
+    let until = net.now.after(2_000_000);
+    while net.step(until) {}
+    assert_eq!(net.events(1).len(), 1);
+    net.cut.push((0, 1));
+    let unheard = net.request(0, 1, vec![2; 9_000], 1).unwrap();
+    let parked = net.request(0, 1, vec![3; 9_000], 2).unwrap();
+    let until = net.now.after(100_000);
+    while net.step(until) {}
+    let now = net.now;
+    assert!(net.nodes[0].cancel(now, unheard).is_some());
+    net.check(0);
+    net.cut.clear();
+    let until = net.now.after(2_000_000_000);
+    let mut came = false;
+    while net.step(until) {
+        for seen in net.events(1) {
+            came |= matches!(seen, Seen::Request { .. });
+        }
+    }
+    assert!(came, "it is parked still");
+    for rpc in [long, parked] {
+        let now = net.now;
+        assert!(net.nodes[0].cancel(now, rpc).is_some());
+    }
+}

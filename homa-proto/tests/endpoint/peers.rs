@@ -226,3 +226,17 @@ fn the_local_address_is_kept() {
     }
     assert_eq!(sent, 2);
 }
+
+/// Each peer is told another version of the cutoffs, so that one who has been told cannot lend it to forged addresses.
+#[test]
+fn each_peer_is_told_a_version_of_its_own() {
+    let mut hand = Hand::new();
+    let mut versions = std::collections::BTreeSet::new();
+    for n in 1..=4 {
+        hand.from = peer(n);
+        hand.data(4, 10, 10, 0..10).unwrap();
+        hand.out();
+        versions.insert(hand.version());
+    }
+    assert!(versions.len() > 1 && !versions.contains(&0), "{versions:?}");
+}

@@ -120,7 +120,7 @@ fn everything_granted_has_arrived() {
     assert_eq!(out[0].to, peer(2));
 }
 
-/// Any, INCOMING, no buffer: no silence, no RESEND, no abort; when one comes, all is asked for.
+/// Any, INCOMING, no buffer: no RESEND, and no abort while the client is alive; when memory comes, all is asked for.
 #[test]
 fn no_buffer() {
     let mut hand = Hand::new();
@@ -139,6 +139,9 @@ fn no_buffer() {
         "{:?}",
         resends(&sent)
     );
+    // The client waits for its response, and asks for it.
+    hand.resend(100, 0, u32::MAX, 7).unwrap();
+    assert_eq!(kinds(&hand.out()), ["BUSY"]);
     // The others time out meanwhile: their memory comes free, and goes to the one that waits.
     let sent = hand.wait(600 * MS);
     let to_it: Vec<_> = sent
@@ -150,6 +153,26 @@ fn no_buffer() {
     assert_eq!(to_it.iter().find_map(Sent::resend), Some((0, PAYLOAD)));
     hand.data(100, 3_900_000, PAYLOAD, 0..PAYLOAD).unwrap();
     assert!(kinds(&hand.out()).contains(&"GRANT"));
+}
+
+/// A request that waits for a buffer keeps its place no longer than its client gives a sign of life.
+#[test]
+fn no_buffer_and_no_client() {
+    let mut hand = Hand::new();
+    hand.node = node(config(), limits(), 77, 4096);
+    // The application holds all the memory there is.
+    let mut held = Vec::new();
+    for id in 0..4 {
+        hand.data(4 + 2 * id, 1_000, 1_000, 0..1_000).unwrap();
+        held.push(hand.event());
+    }
+    hand.from = peer(2);
+    hand.data(100, 3_000, PAYLOAD, 0..PAYLOAD).unwrap_err();
+    assert_eq!(hand.node.stats().buffer_waits, 1);
+    hand.wait(900 * MS);
+    assert_eq!(hand.node.live_rpcs(), 5);
+    hand.wait(200 * MS);
+    assert_eq!(hand.node.live_rpcs(), 4);
 }
 
 /// Any, INCOMING, granted bytes missing: one RESEND for each missing range, plus the tail.

@@ -210,7 +210,7 @@ fn cutoffs_are_limited() {
     for n in 0..1_000u64 {
         hand.now = hand.now.after(10_000);
         // Never echoes the version.
-        hand.version = 0;
+        hand.versions.clear();
         let _ = hand.data(4 + 2 * n, 10, 10, 0..10);
         told += kinds(&hand.out())
             .iter()
