@@ -7,7 +7,7 @@
 
 use std::io::{self, ErrorKind};
 use std::mem;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::Duration;
 
 use homa_mio::sys::{BATCH, Incoming, Os, Outgoing, Sys};
@@ -123,8 +123,16 @@ impl<K: Kernel> Ring<K> {
             }
         }
         let refused = Unavailable::refused;
+        let (tether, file) = Tether::new().map_err(|e| refused("pipe", &e))?;
         let mut buffers = Buffers::new(self.buffers).map_err(|e| refused("mmap", &e))?;
-        let sends = Sends::new().map_err(|e| refused("mmap", &e))?;
+        let sends = match Sends::new() {
+            Ok(sends) => sends,
+            Err(e) => {
+                // SAFETY: the kernel has not been told of them.
+                unsafe { buffers.free() };
+                return Err(refused("mmap", &e));
+            }
+        };
         if self.multishot.is_on() {
             let (list, count) = (buffers.list().as_ptr(), buffers.count());
             // SAFETY: `Buffers` is freed only when the kernel has let go of the ring.
@@ -133,17 +141,32 @@ impl<K: Kernel> Ring<K> {
                 Err(e) => self.multishot = off(&e),
             }
         }
-        let (tether, file) = Tether::new().map_err(|e| refused("pipe", &e))?;
+        let multishot = self.multishot.is_on();
+        let live = Live::new(buffers, sends, tether, multishot);
+        if let Err(unavailable) = self.register(socket, file.as_fd()) {
+            self.kernel.close();
+            // SAFETY: the ring is closed and never had a request.
+            unsafe { live.free() };
+            return Err(unavailable);
+        }
+        self.listening = false;
+        self.live = Some(live);
+        Ok(())
+    }
+
+    /// Gives the ring its files and its bell.
+    fn register(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        tether: BorrowedFd<'_>,
+    ) -> Result<(), Unavailable> {
+        let refused = Unavailable::refused;
         self.kernel
-            .register_files(&[socket.as_raw_fd(), file.as_raw_fd()])
+            .register_files(&[socket.as_raw_fd(), tether.as_raw_fd()])
             .map_err(|e| refused("io_uring_register (IORING_REGISTER_FILES)", &e))?;
         self.kernel
             .register_bell(self.bell.event())
-            .map_err(|e| refused("io_uring_register (IORING_REGISTER_EVENTFD)", &e))?;
-        self.listening = false;
-        let multishot = self.multishot.is_on();
-        self.live = Some(Live::new(buffers, sends, tether, multishot));
-        Ok(())
+            .map_err(|e| refused("io_uring_register (IORING_REGISTER_EVENTFD)", &e))
     }
 
     /// Makes a ring of the best rung that the kernel knows.
@@ -339,7 +362,15 @@ impl<K: Kernel> Ring<K> {
 
     pub(crate) fn has_received(&mut self) -> bool {
         let arrived = self.live.as_ref().is_some_and(|l| !l.arrived.is_empty());
-        arrived || self.kernel.has_next() || self.has_work()
+        arrived || self.is_deaf() || self.kernel.has_next() || self.has_work()
+    }
+
+    /// Whether nothing is under way that would receive, as in a ring that was made anew in order to send.
+    fn is_deaf(&self) -> bool {
+        self.live.as_ref().is_some_and(|live| match live.multishot {
+            true => !live.receiving,
+            false => live.lent == 0,
+        })
     }
 
     /// Whether the kernel is to be entered for something that nothing else will tell of.

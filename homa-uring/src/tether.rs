@@ -32,8 +32,13 @@ impl Tether {
             let found = unsafe { libc::poll(&raw mut poll, 1, timeout) };
             let interrupted =
                 found < 0 && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted;
+            let released = poll.revents & libc::POLLHUP != 0;
+            if released || (timeout >= 0 && !interrupted) {
+                return released;
+            }
             if !interrupted {
-                return poll.revents & libc::POLLHUP != 0;
+                // It cannot tell now. Nothing else can.
+                std::thread::sleep(Duration::from_millis(1));
             }
         }
     }

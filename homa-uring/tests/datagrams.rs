@@ -183,7 +183,8 @@ impl Dice {
 /// Whatever can go wrong when requests are handed over, often.
 struct Anything(Dice);
 
-impl Plan for Anything {
+// SAFETY: tags and buffers of completions stay as they are.
+unsafe impl Plan for Anything {
     fn spoil(&mut self, tag: u64) -> Option<Flags> {
         let is_send = tag >> 56 == 1;
         // It does not matter whether the last of a call is linked.
@@ -353,7 +354,8 @@ fn a_hundred_requests_under_way_can_be_dropped() {
 /// The kernel knows no way to cancel.
 struct NoCancel;
 
-impl Plan for NoCancel {
+// SAFETY: tags and buffers of completions stay as they are.
+unsafe impl Plan for NoCancel {
     fn spoil(&mut self, tag: u64) -> Option<Flags> {
         (tag >> 56 == 6).then_some(Flags::empty())
     }
@@ -373,7 +375,8 @@ fn a_kernel_that_cannot_cancel_is_waited_for() {
 /// A ring that cannot be cancelled, and is there for ever.
 struct Undead;
 
-impl Plan for Undead {
+// SAFETY: tags and buffers of completions stay as they are.
+unsafe impl Plan for Undead {
     fn spoil(&mut self, tag: u64) -> Option<Flags> {
         NoCancel.spoil(tag)
     }
@@ -405,7 +408,8 @@ struct Dead {
     code: i32,
 }
 
-impl Plan for Dead {
+// SAFETY: tags and buffers of completions stay as they are.
+unsafe impl Plan for Dead {
     fn enter(&mut self, _: &mut u32) -> Option<i32> {
         self.after = self.after.saturating_sub(1);
         (self.after == 0).then_some(self.code)
@@ -451,7 +455,8 @@ fn a_ring_that_fails_is_an_error_and_not_a_hang() {
 #[derive(Default)]
 struct Count(Arc<AtomicUsize>);
 
-impl Plan for Count {
+// SAFETY: tags and buffers of completions stay as they are.
+unsafe impl Plan for Count {
     fn enter(&mut self, _: &mut u32) -> Option<i32> {
         self.0.fetch_add(1, Ordering::Relaxed);
         None

@@ -62,7 +62,8 @@ struct Lacking {
     multishot: Option<i32>,
 }
 
-impl Plan for Lacking {
+// SAFETY: tags and buffers of completions stay as they are.
+unsafe impl Plan for Lacking {
     fn setup(&mut self, setup: &mut Setup) -> Option<i32> {
         let unknown = self.rungs.contains(&setup.rung);
         self.setup.or(unknown.then_some(libc::EINVAL))
@@ -328,7 +329,8 @@ fn two_buffers_carry_a_burst_and_big_messages() {
 /// Room for fewer completions than come at once.
 struct Narrow;
 
-impl Plan for Narrow {
+// SAFETY: tags and buffers of completions stay as they are.
+unsafe impl Plan for Narrow {
     fn setup(&mut self, setup: &mut Setup) -> Option<i32> {
         setup.completions = setup.entries;
         None
@@ -359,7 +361,8 @@ fn completions_that_there_is_no_room_for_are_kept() {
 #[derive(Default)]
 struct Short(u32);
 
-impl Plan for Short {
+// SAFETY: tags and buffers of completions stay as they are.
+unsafe impl Plan for Short {
     fn enter(&mut self, submit: &mut u32) -> Option<i32> {
         if *submit == 0 {
             return None;
@@ -427,6 +430,26 @@ fn a_socket_may_go_from_thread_to_thread() {
     }
     // The first to use it need not be the one that made it.
     assert_eq!(socket.stats().io.ring_moves, 2 * threads - 1);
+}
+
+/// A thread that only sends makes a ring anew in which nothing receives yet: an event loop is told to poll.
+#[test]
+fn a_thread_that_only_sends_is_told_to_poll() {
+    let mut socket = Socket::bind(any()).unwrap();
+    assert!(socket.poll().unwrap().is_none());
+    let sent = std::thread::spawn(move || {
+        for port in [1, 2, 3] {
+            let to = SocketAddr::from(([127, 0, 0, 1], port));
+            let message = socket.message(&[1; 100]);
+            let options = RequestOptions::default();
+            socket.request(to, message, options).unwrap();
+        }
+        socket.flush().unwrap();
+        let moves = socket.stats().io.ring_moves;
+        (moves, socket.timeout(), socket)
+    });
+    let (moves, timeout, _socket) = sent.join().unwrap();
+    assert_eq!((moves, timeout), (1, Some(Duration::ZERO)));
 }
 
 #[test]

@@ -575,7 +575,8 @@ impl<S: Sys> Turner<S> {
             self.wakers.extend(calls.release(slot));
         }
         drop(calls);
-        for waker in self.wakers.drain(..) {
+        // One that panics leaves the others to be woken in the end.
+        while let Some(waker) = self.wakers.pop() {
             waker.wake();
         }
     }
@@ -590,7 +591,7 @@ impl<S: Sys> Drop for Turner<S> {
         };
         self.shared.answer(stats, true);
         let wakers = self.shared.lock().close();
-        for waker in wakers {
+        for waker in wakers.into_iter().chain(self.wakers.drain(..)) {
             waker.wake();
         }
         if let Some(at_end) = self.at_end.take() {

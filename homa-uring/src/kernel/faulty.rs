@@ -10,7 +10,11 @@ use io_uring::{opcode, squeue};
 use super::{Completion, Kernel, Native, Need, Setup};
 
 /// Decides what fails, each time with this error code.
-pub trait Plan {
+///
+/// # Safety
+/// [`completion`](Self::completion) neither changes a tag, nor tells of an end that has not come or of a buffer that
+/// the kernel has not filled.
+pub unsafe trait Plan {
     /// Before a ring is made; what is asked for can be changed.
     fn setup(&mut self, setup: &mut Setup) -> Option<i32> {
         let _ = setup;
@@ -86,7 +90,8 @@ fn fail(code: Option<i32>) -> io::Result<()> {
     code.map_or(Ok(()), |code| Err(io::Error::from_raw_os_error(code)))
 }
 
-impl<P: Plan, K: Kernel + Default> Kernel for Faulty<P, K> {
+// SAFETY: `K` keeps to it, and `P` does not change what counts.
+unsafe impl<P: Plan, K: Kernel + Default> Kernel for Faulty<P, K> {
     fn setup(&mut self, mut setup: Setup) -> io::Result<()> {
         fail(self.plan.setup(&mut setup))?;
         self.kernel.setup(setup)

@@ -63,7 +63,11 @@ pub struct Completion {
 /// One ring at a time, and the calls to the kernel that serve it. Before [`setup`](Self::setup)
 /// and after [`close`](Self::close) there is none: then all calls fail and there is nothing to
 /// see.
-pub trait Kernel {
+///
+/// # Safety
+/// Memory is reused and given back by what these calls say. A completion is one that the kernel has made, of the
+/// request with that tag, told once; [`queued`](Self::queued) counts requests that the kernel has not taken.
+pub unsafe trait Kernel {
     /// Makes a ring, disabled, in place of the one before, which is closed.
     ///
     /// # Errors

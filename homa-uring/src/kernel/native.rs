@@ -20,7 +20,8 @@ impl Native {
     }
 }
 
-impl Kernel for Native {
+// SAFETY: these are the kernel's own rings, through the crate `io-uring`.
+unsafe impl Kernel for Native {
     fn setup(&mut self, setup: Setup) -> io::Result<()> {
         self.0 = None;
         let mut builder = IoUring::builder();
