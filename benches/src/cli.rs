@@ -124,7 +124,7 @@ struct Call {
 
 #[derive(Debug, Args)]
 struct Soak {
-    /// Minutes of mixed load; the other checks take half a minute more.
+    /// Minutes of mixed load; from one minute on the other checks take more than a minute more.
     #[arg(long, default_value_t = 10.0, value_parser = minutes)]
     minutes: f64,
     /// Write the figures to this file as well.

@@ -50,7 +50,7 @@ struct Times {
     p50_us: f64,
     p99_us: f64,
     p999_us: f64,
-    /// P99.9 in round trips of such an RPC without loss (its best possible time).
+    /// P99.9 in round trips of `ROUND_TRIP_US`: the time of an RPC of 100 bytes without loss.
     p999_round_trips: f64,
     resends: u64,
     packets: u64,
