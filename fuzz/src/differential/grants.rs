@@ -13,6 +13,8 @@ const MAX_GAPS: usize = 12;
 /// A message that comes in, as its sender knows it.
 struct Message {
     peer: u8,
+    /// What that peer was told of the cutoffs.
+    version: u16,
     /// As the sender knows it.
     id: u64,
     len: u32,
@@ -242,6 +244,7 @@ pub(super) fn run(input: &mut Input<'_>) {
         return;
     };
     node.open_port(PORT).expect("the first port");
+    let versions = introduce(&mut node);
     let config = node.config().clone();
     let max_incoming = config.incoming_limit();
     let mut reference = Reference {
@@ -258,7 +261,8 @@ pub(super) fn run(input: &mut Input<'_>) {
         freed: true,
         issued: Vec::new(),
     };
-    let mut births = 0;
+    // Those of the introduction came first.
+    let mut births = usize::from(PEERS);
     while !input.is_empty() {
         match input.u8() % 8 {
             0 | 1 if reference.messages.len() < MAX_MESSAGES => {
@@ -267,6 +271,7 @@ pub(super) fn run(input: &mut Input<'_>) {
                 births += 1;
                 reference.messages.push(Message {
                     peer,
+                    version: versions[usize::from(peer)],
                     id: births as u64 * 2,
                     len,
                     have: vec![false; units],
@@ -291,6 +296,50 @@ pub(super) fn run(input: &mut Input<'_>) {
     compare(&mut node, &mut reference);
 }
 
+/// Each peer sends a message of one byte and is told the cutoffs. Who names their version from now on is
+/// no stranger, to whom a node may hold grants back.
+fn introduce(node: &mut Node) -> [u16; PEERS as usize] {
+    let mut versions = [0; PEERS as usize];
+    for peer in 0..PEERS {
+        let header = DataHeader {
+            common: Common {
+                source_port: PORT,
+                dest_port: PORT,
+                sender_id: u64::from(peer + 1) * 2,
+            },
+            message_len: 1,
+            incoming: 1,
+            ack: None,
+            cutoff_version: 0,
+            retransmit: false,
+            flags: 0,
+            offset: 0,
+        };
+        let mut packet = [0; MTU as usize];
+        let data = &[0];
+        let len = Repr::Data { header, data }.emit(&mut packet).expect("room");
+        node.handle_packet(NOW, address(peer), None, &packet[..len])
+            .expect("a first message");
+        let Some(Event::Request { rpc, message, .. }) = node.poll_event() else {
+            panic!("a whole request is not handed out");
+        };
+        node.recycle(NOW, message);
+        let _ = node.cancel(NOW, rpc);
+        while let Some(sent) = node.poll_transmit(NOW, &mut packet) {
+            if let Ok(Repr::Cutoffs { version, .. }) = Repr::parse(&packet[..sent.len], MAX_MESSAGE)
+            {
+                versions[usize::from(peer)] = version;
+            }
+        }
+        assert_ne!(
+            versions[usize::from(peer)],
+            0,
+            "a newcomer is told no cutoffs"
+        );
+    }
+    versions
+}
+
 /// A packet comes with some units of a message, or none.
 fn arrive(node: &mut Node, reference: &mut Reference, at: usize, input: &mut Input<'_>) {
     let (start, count, incoming) = (input.u8(), input.u8(), input.u8());
@@ -313,7 +362,7 @@ fn arrive(node: &mut Node, reference: &mut Reference, at: usize, input: &mut Inp
         message_len: message.len,
         incoming: u32::from(incoming) * UNIT / 2,
         ack: None,
-        cutoff_version: 0,
+        cutoff_version: message.version,
         retransmit: false,
         flags: 0,
         offset: start as u32 * UNIT,
