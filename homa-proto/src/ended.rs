@@ -2,7 +2,6 @@
 
 use core::net::SocketAddr;
 
-use crate::index::{Bucket, Index, from_tag, tag};
 use crate::storage::Slice;
 
 /// One ended request: 48 bytes.
@@ -12,7 +11,10 @@ pub(crate) struct EndedEntry {
     ip: u128,
     id: u64,
     at_ns: u64,
+    // The part of the hash that says in which chain it is.
     tag: u32,
+    // The entry before it in its chain, by number.
+    older: u32,
     scope: u32,
     port: u16,
 }
@@ -23,6 +25,7 @@ impl EndedEntry {
         id: 0,
         at_ns: 0,
         tag: 0,
+        older: 0,
         scope: 0,
         port: 0,
     };
@@ -50,36 +53,58 @@ impl EndedEntry {
     }
 }
 
-/// The ended requests: a ring in the order of their ends, and an index for look-ups.
+/// The part of a hash that is used here.
+#[inline]
+const fn tag(hash: u64) -> u32 {
+    (hash >> 32) as u32
+}
+
+/// The ended requests: a ring in the order of their ends, and chains for look-ups.
 ///
 /// An entry goes only when the ring is full and a newer one takes its place, so ids are
 /// remembered for longer than the window while there is room.
+///
+/// Entries are numbered. A chain links those with one hash, the newest first, by their numbers: it ends
+/// at the first number that is not of one of the last entries of the ring. So nothing needs to be taken
+/// out of a chain when an entry goes (as in the window of an LZ77 compressor).
 #[derive(Debug)]
 pub(crate) struct Ended<'a> {
     entries: Slice<'a, EndedEntry>,
-    index: Index<'a>,
-    /// Where the next entry goes; once the ring is full, the oldest entry.
-    next: usize,
+    /// The newest entry of each chain, by number.
+    chains: Slice<'a, u32>,
+    mask: usize,
+    /// The number of the next entry. Numbers go up to `numbers`, a multiple of the places, and begin again:
+    /// one that is so old leads into a foreign chain, where nothing is found.
+    next: u32,
+    numbers: u32,
+    len: usize,
     window_ns: u64,
     now_ns: u64,
 }
 
 impl<'a> Ended<'a> {
-    /// An empty memory that should hold ids for `window_ns`. `None`: no entries, or not a power
-    /// of two of buckets, or too few for the entries.
+    /// An empty memory that should hold ids for `window_ns`. `None`: no entries, too many, or not a
+    /// power of two of chains.
     pub(crate) fn new(
         entries: Slice<'a, EndedEntry>,
-        buckets: Slice<'a, Bucket>,
+        mut chains: Slice<'a, u32>,
         window_ns: u64,
     ) -> Option<Self> {
-        let index = Index::new(buckets)?;
-        if entries.is_empty() || entries.len() > index.limit() {
+        const MOST: u32 = 1 << 31;
+        let places = u32::try_from(entries.len()).ok()?;
+        let rounds = MOST.checked_div(places).filter(|&rounds| rounds > 1)?;
+        if !chains.len().is_power_of_two() {
             return None;
         }
+        chains.fill(0);
         Some(Self {
+            mask: chains.len().wrapping_sub(1),
             entries,
-            index,
-            next: 0,
+            chains,
+            // Number 0, which an empty chain begins with, is long gone.
+            next: places,
+            numbers: rounds.saturating_mul(places),
+            len: 0,
             window_ns,
             now_ns: 0,
         })
@@ -88,7 +113,31 @@ impl<'a> Ended<'a> {
     /// Ids remembered.
     #[cfg(any(test, feature = "check"))]
     pub(crate) const fn len(&self) -> usize {
-        self.index.len()
+        self.len
+    }
+
+    /// Where the entry with this number is.
+    #[inline]
+    fn place(&self, number: u32) -> usize {
+        (number as usize)
+            .checked_rem(self.entries.len())
+            .unwrap_or(0)
+    }
+
+    #[inline]
+    fn chain(&self, tag: u32) -> usize {
+        tag as usize & self.mask
+    }
+
+    /// How many entries ago a number was given: 1 for the newest. `None`: its entry is gone.
+    #[inline]
+    fn age(&self, number: u32) -> Option<usize> {
+        let round = match number < self.next {
+            true => 0,
+            false => self.numbers,
+        };
+        let age = self.next.wrapping_add(round).wrapping_sub(number) as usize;
+        (age <= self.len).then_some(age)
     }
 
     /// Remembers a request that has ended. `hash` depends on `addr` and `id` alone.
@@ -96,24 +145,25 @@ impl<'a> Ended<'a> {
     /// `true`: an entry younger than the window had to go.
     pub(crate) fn insert(&mut self, now_ns: u64, addr: SocketAddr, id: u64, hash: u64) -> bool {
         self.now_ns = self.now_ns.max(now_ns);
-        let capacity = self.entries.len();
-        let is_full = self.index.len() == capacity;
-        let Some(entry) = self.entries.get_mut(self.next) else {
+        let (place, tag, capacity) = (self.place(self.next), tag(hash), self.entries.len());
+        let chain = self.chain(tag);
+        let (Some(entry), Some(newest)) =
+            (self.entries.get_mut(place), self.chains.get_mut(chain))
+        else {
             return false;
         };
-        let mut shrunk = false;
-        if is_full {
-            shrunk = self.now_ns.saturating_sub(entry.at_ns) < self.window_ns;
-            self.index.remove(from_tag(entry.tag), self.next as u32);
-        }
+        let shrunk = self.len == capacity
+            && self.now_ns.saturating_sub(entry.at_ns) < self.window_ns;
         *entry = EndedEntry {
             at_ns: self.now_ns,
-            tag: tag(hash),
+            tag,
+            older: *newest,
             ..EndedEntry::new(addr, id)
         };
-        self.index.insert(hash, self.next as u32);
+        *newest = self.next;
+        self.len = self.len.saturating_add(1).min(capacity);
         self.next = self.next.wrapping_add(1);
-        if self.next == capacity {
+        if self.next == self.numbers {
             self.next = 0;
         }
         shrunk
@@ -122,39 +172,60 @@ impl<'a> Ended<'a> {
     /// Whether this request is remembered.
     #[inline]
     pub(crate) fn contains(&self, addr: SocketAddr, id: u64, hash: u64) -> bool {
-        let wanted = EndedEntry::new(addr, id);
-        let is_wanted = |idx: u32| {
-            self.entries
-                .get(idx as usize)
-                .is_some_and(|e| e.is_same(&wanted))
-        };
-        self.index.find(hash, is_wanted).is_some()
+        let mut number = self.chains.get(self.chain(tag(hash))).copied();
+        let mut last_age = 0;
+        // Ends: the age grows, and is limited.
+        while let Some((at, age)) = number.and_then(|at| Some((at, self.age(at)?))) {
+            let Some(entry) = self.entries.get(self.place(at)) else {
+                break;
+            };
+            if age <= last_age {
+                // The number is of an entry long gone, and the place another's.
+                break;
+            }
+            if entry.is_same(&EndedEntry::new(addr, id)) {
+                return true;
+            }
+            (number, last_age) = (Some(entry.older), age);
+        }
+        false
     }
 
-    /// The index finds each entry of the ring, and they are in the order of their times.
+    /// Each entry of the ring is found, and they are in the order of their times.
     #[cfg(any(test, feature = "check"))]
     pub(crate) fn check(&self) -> Result<(), &'static str> {
-        self.index.check()?;
-        let len = self.len();
-        let oldest = if len == self.entries.len() {
-            self.next
+        let next = self.place(self.next);
+        let oldest = if self.len == self.entries.len() {
+            next
         } else {
             0
         };
-        if len < self.entries.len() && len != self.next {
+        if self.len < self.entries.len() && self.len != next {
             return Err("ended: wrong place for the next entry");
         }
-        let (newer, older) = (self.entries.get(oldest..len), self.entries.get(..oldest));
+        let (newer, older) = (self.entries.get(oldest..self.len), self.entries.get(..oldest));
         let (Some(newer), Some(older)) = (newer, older) else {
             return Err("ended: out of range");
         };
         if !newer.iter().chain(older).is_sorted_by_key(|e| e.at_ns) {
             return Err("ended: not in the order of time");
         }
-        for (idx, entry) in self.entries.iter().take(len).enumerate() {
-            let is_it = |found: u32| found as usize == idx;
-            if self.index.find(from_tag(entry.tag), is_it).is_none() {
-                return Err("ended: an entry is not in the index");
+        for entry in self.entries.iter().take(self.len) {
+            let mut number = self.chains.get(self.chain(entry.tag)).copied();
+            let mut steps = 0usize;
+            loop {
+                let at = number.filter(|&at| self.age(at).is_some());
+                let Some(found) = at.and_then(|at| self.entries.get(self.place(at))) else {
+                    return Err("ended: an entry is in no chain");
+                };
+                if core::ptr::eq(found, entry) {
+                    break;
+                }
+                steps = steps.wrapping_add(1);
+                if steps > self.len {
+                    return Err("ended: a chain runs in a circle");
+                }
+                number = Some(found.older);
             }
         }
         Ok(())
@@ -183,9 +254,13 @@ mod tests {
 
     /// Against a queue of the last `capacity` ends: exact, whatever collides.
     fn run(capacity: usize, seed: u128, weak_hash: bool) {
-        let buckets = test_table(buckets_for(capacity));
+        let chains = test_table(buckets_for(capacity));
         let entries = test_table(capacity);
-        let mut ended = Ended::new(entries, buckets, 1000).expect("sizes that fit");
+        let mut ended = Ended::new(entries, chains, 1000).expect("sizes that fit");
+        if seed % 2 == 1 {
+            // The numbers begin again soon.
+            ended.next = ended.numbers - capacity as u32 * 2;
+        }
         let mut model: VecDeque<(SocketAddr, u64, u64)> = VecDeque::new();
         let (mut random, key) = (SplitMix::new(seed), HashKey::new(seed));
         let hash = |addr: &SocketAddr, id| match weak_hash {
@@ -218,7 +293,7 @@ mod tests {
 
     #[test]
     fn matches_queue() {
-        for seed in 0..3 {
+        for seed in 0..4 {
             for capacity in [1, 2, 5, 64, 100] {
                 run(capacity, seed, false);
                 run(capacity, seed, true);
@@ -233,7 +308,7 @@ mod tests {
             let entries = test_table(entries);
             Ended::new(entries, test_table(buckets), 1)
         };
-        assert!(make(0, 8).is_none() && make(8, 8).is_none() && make(4, 6).is_none());
-        assert!(make(7, 8).is_some());
+        assert!(make(0, 8).is_none() && make(4, 6).is_none() && make(4, 0).is_none());
+        assert!(make(9, 8).is_some());
     }
 }

@@ -354,7 +354,7 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
             Index::new(storage.peer_index).ok_or(ConfigError::Storage("peer_index"))?;
         fits("rpc_index", rpc_index.limit() >= rpcs.len())?;
         fits("peer_index", peer_index.limit() >= peers.len())?;
-        let ended = Ended::new(storage.ended, storage.ended_index, config.ended_window_ns)
+        let ended = Ended::new(storage.ended, storage.ended_chains, config.ended_window_ns)
             .ok_or(ConfigError::Storage("ended"))?;
 
         let (mut free_rpcs, mut free_peers) = (List::EMPTY, List::EMPTY);

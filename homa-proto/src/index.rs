@@ -22,14 +22,8 @@ impl Default for Bucket {
 
 /// The part of a hash that the index uses.
 #[inline]
-pub(crate) const fn tag(hash: u64) -> u32 {
+const fn tag(hash: u64) -> u32 {
     (hash >> 32) as u32
-}
-
-/// A hash with the given tag: as good as the original for [`Index`].
-#[inline]
-pub(crate) const fn from_tag(tag: u32) -> u64 {
-    (tag as u64) << 32
 }
 
 /// Buckets that let `entries` be found fast: at most two thirds full.

@@ -103,7 +103,7 @@ pub struct Storage<'a, M, B> {
     pub(crate) peer_index: Slice<'a, Bucket>,
     pub(crate) peer_order: Slice<'a, Node>,
     pub(crate) ended: Slice<'a, EndedEntry>,
-    pub(crate) ended_index: Slice<'a, Bucket>,
+    pub(crate) ended_chains: Slice<'a, u32>,
 }
 
 #[allow(
@@ -147,7 +147,7 @@ impl<M, B> Storage<'static, M, B> {
             peer_index: buckets(peers),
             peer_order: nodes(peers),
             ended: Slice::boxed(ended, EndedEntry::default),
-            ended_index: buckets(ended),
+            ended_chains: Slice::boxed(buckets_for(ended), u32::default),
         }
     }
 }
@@ -181,7 +181,7 @@ pub struct FixedStorage<M, B, const RPCS: usize, const PEERS: usize, const ENDED
     peer_index: [[Bucket; 2]; PEERS],
     peer_order: [Node; PEERS],
     ended: [EndedEntry; ENDED],
-    ended_index: [[Bucket; 2]; ENDED],
+    ended_chains: [[u32; 2]; ENDED],
 }
 
 impl<M, B, const RPCS: usize, const PEERS: usize, const ENDED: usize>
@@ -207,7 +207,7 @@ impl<M, B, const RPCS: usize, const PEERS: usize, const ENDED: usize>
             peer_index: [[Bucket::EMPTY; 2]; PEERS],
             peer_order: [Node::OUT; PEERS],
             ended: [const { EndedEntry::NONE }; ENDED],
-            ended_index: [[Bucket::EMPTY; 2]; ENDED],
+            ended_chains: [[0; 2]; ENDED],
         }
     }
 
@@ -225,7 +225,7 @@ impl<M, B, const RPCS: usize, const PEERS: usize, const ENDED: usize>
             peer_index: Slice::Borrowed(self.peer_index.as_flattened_mut()),
             peer_order: Slice::Borrowed(&mut self.peer_order),
             ended: Slice::Borrowed(&mut self.ended),
-            ended_index: Slice::Borrowed(self.ended_index.as_flattened_mut()),
+            ended_chains: Slice::Borrowed(self.ended_chains.as_flattened_mut()),
         }
     }
 }
