@@ -122,7 +122,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             "arriving bytes of strangers miscounted",
         )?;
         ensure(
-            free == self.rpcs.check_list(&self.free_rpcs, dim::QUEUE)?,
+            free == self.rpcs.check_stack(&self.free_rpcs, dim::QUEUE)?,
             "free slots miscounted",
         )?;
         let clients = self

@@ -11,7 +11,7 @@ pub(crate) struct EndedEntry {
     ip: u128,
     id: u64,
     at_ns: u64,
-    // The part of the hash that says in which chain it is.
+    // The part of the hash that says, among others, in which chain it is.
     tag: u32,
     // The entry before it in its chain, by number.
     older: u32,
@@ -172,7 +172,8 @@ impl<'a> Ended<'a> {
     /// Whether this request is remembered.
     #[inline]
     pub(crate) fn contains(&self, addr: SocketAddr, id: u64, hash: u64) -> bool {
-        let mut number = self.chains.get(self.chain(tag(hash))).copied();
+        let tag = tag(hash);
+        let mut number = self.chains.get(self.chain(tag)).copied();
         let mut last_age = 0;
         // Ends: the age grows, and is limited.
         while let Some((at, age)) = number.and_then(|at| Some((at, self.age(at)?))) {
@@ -183,7 +184,7 @@ impl<'a> Ended<'a> {
                 // The number is of an entry long gone, and the place another's.
                 break;
             }
-            if entry.is_same(&EndedEntry::new(addr, id)) {
+            if entry.tag == tag && entry.is_same(&EndedEntry::new(addr, id)) {
                 return true;
             }
             (number, last_age) = (Some(entry.older), age);

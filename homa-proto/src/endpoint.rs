@@ -11,7 +11,7 @@ use crate::error::{ConfigError, DropReason, PortError, RpcError, SendError, Send
 use crate::grant::Grants;
 use crate::hash::{HashKey, SplitMix};
 use crate::index::Index;
-use crate::list::{List, Table};
+use crate::list::{List, Stack, Table};
 use crate::outgoing::SendQueue;
 use crate::pacer::Pacer;
 use crate::peer::{self, PeerSlot};
@@ -275,7 +275,7 @@ pub struct Endpoint<'a, M, S: BufferSource> {
     port_count: usize,
     next_id: u64,
     pub(crate) births: u64,
-    pub(crate) free_rpcs: List,
+    pub(crate) free_rpcs: Stack,
     /// Slots taken by requests of this endpoint.
     pub(crate) clients: usize,
     /// This endpoint has sent a request.
@@ -357,15 +357,15 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
         let ended = Ended::new(storage.ended, storage.ended_chains, config.ended_window_ns)
             .ok_or(ConfigError::Storage("ended"))?;
 
-        let (mut free_rpcs, mut free_peers) = (List::EMPTY, List::EMPTY);
+        let (mut free_rpcs, mut free_peers) = (Stack::EMPTY, List::EMPTY);
         for slot in rpcs.iter_mut() {
             *slot = RpcSlot::new();
         }
         for slot in peers.iter_mut() {
             *slot = PeerSlot::new();
         }
-        for idx in 0..u32::try_from(rpcs.len()).unwrap_or(NIL) {
-            rpcs.push_back(&mut free_rpcs, dim::QUEUE, idx);
+        for idx in (0..u32::try_from(rpcs.len()).unwrap_or(NIL)).rev() {
+            rpcs.push(&mut free_rpcs, dim::QUEUE, idx);
         }
         for idx in 0..u32::try_from(peers.len()).unwrap_or(NIL) {
             peers.push_back(&mut free_peers, peer::dim::IDLE, idx);
@@ -503,7 +503,7 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
         if options.deadline.is_some_and(|deadline| deadline <= now) {
             return Err(SendErrorKind::DeadlineExceeded);
         }
-        if self.free_rpcs.first().is_none() || self.clients >= self.most_of_a_half() {
+        if self.free_rpcs.is_empty() || self.clients >= self.most_of_a_half() {
             return Err(SendErrorKind::RpcsFull);
         }
         let p = self
@@ -596,60 +596,61 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
     pub fn poll_event(&mut self) -> Option<Event<M, S::Buffer>> {
         loop {
             let idx = self.rpcs.pop_front(&mut self.events, dim::QUEUE)?;
-            let event = self.event_of(idx);
-            if self.rpcs[idx].state != State::ServerInService {
-                self.free(idx);
-            }
-            if event.is_some() {
-                return event;
+            if let Some(event) = self.event_of(idx) {
+                return Some(event);
             }
         }
     }
 
+    /// The event of an RPC, which gives up its slot unless it waits for an answer. The event is put together
+    /// last, where it goes: it is too large to be handed around.
+    #[inline]
     fn event_of(&mut self, idx: u32) -> Option<Event<M, S::Buffer>> {
-        let id = self.id_of(idx);
+        let rpc = self.id_of(idx);
         let slot = &mut self.rpcs[idx];
-        let peer = PeerAddr::new(self.peers[slot.peer].addr, slot.peer_port);
-        match slot.state {
-            State::ServerArrived => {
-                slot.state = State::ServerInService;
-                let port = slot.local_port;
-                self.uncharge(idx);
-                let message = self.rpcs[idx].inc.buffer.take()?;
-                Some(Event::Request {
-                    rpc: id,
-                    from: peer,
-                    port,
-                    message,
-                })
-            }
-            State::ClientAnswered => {
-                let cookie = slot.cookie;
-                let request = slot.out.message.take()?;
-                let message = slot.inc.buffer.take()?;
-                Some(Event::Response {
-                    rpc: id,
-                    cookie,
-                    from: peer,
-                    message,
-                    request,
-                })
-            }
-            State::ClientFailed => Some(Event::Failed {
-                rpc: id,
-                cookie: slot.cookie,
-                peer,
-                error: slot.error.unwrap_or(RpcError::WentSilent),
-                request: slot.out.message.take()?,
-            }),
-            State::ServerReleased => Some(Event::Released {
-                rpc: id,
-                peer,
-                outcome: slot.error.map_or(Ok(()), Err),
-                response: slot.out.message.take()?,
-            }),
+        let (state, cookie, error) = (slot.state, slot.cookie, slot.error);
+        let (p, port, peer_port) = (slot.peer, slot.local_port, slot.peer_port);
+        let sent = slot.out.message.take();
+        let received = match state {
+            State::ServerArrived | State::ClientAnswered => slot.inc.buffer.take(),
             _ => None,
+        };
+        if state == State::ServerArrived {
+            slot.state = State::ServerInService;
+            self.uncharge(idx);
+        } else {
+            self.free(idx);
         }
+        let from = PeerAddr::new(self.peers[p].addr, peer_port);
+        Some(match state {
+            State::ServerArrived => Event::Request {
+                rpc,
+                from,
+                port,
+                message: received?,
+            },
+            State::ClientAnswered => Event::Response {
+                rpc,
+                cookie,
+                from,
+                message: received?,
+                request: sent?,
+            },
+            State::ClientFailed => Event::Failed {
+                rpc,
+                cookie,
+                peer: from,
+                error: error.unwrap_or(RpcError::WentSilent),
+                request: sent?,
+            },
+            State::ServerReleased => Event::Released {
+                rpc,
+                peer: from,
+                outcome: error.map_or(Ok(()), Err),
+                response: sent?,
+            },
+            _ => return None,
+        })
     }
 
     /// When to come back, and why; `None`: nothing to wait for but input. Ask again after every
@@ -914,25 +915,30 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         local_port: u16,
         peer_port: u16,
     ) -> Option<u32> {
-        let idx = self.rpcs.pop_front(&mut self.free_rpcs, dim::QUEUE)?;
-        let rpc = &mut self.rpcs[idx];
-        rpc.reset();
+        let idx = self.rpcs.pop(&mut self.free_rpcs, dim::QUEUE)?;
+        let peer = &mut self.peers[p];
         if id & 1 == 0 {
             self.clients = self.clients.saturating_add(1);
         } else {
-            self.peers[p].requests = self.peers[p].requests.saturating_add(1);
+            peer.requests = peer.requests.saturating_add(1);
         }
+        let was_idle = peer.live == 0;
+        peer.live = peer.live.saturating_add(1);
+        let hash = self.key.rpc(p, id);
+        let rpc = &mut self.rpcs[idx];
+        rpc.reset();
         rpc.id = id;
+        rpc.hash = hash;
         rpc.moved = self.now;
         rpc.peer = p;
         rpc.local_port = local_port;
         rpc.peer_port = peer_port;
         rpc.birth = self.births;
         self.births = self.births.wrapping_add(1);
-        self.rpc_index.insert(self.key.rpc(p, id), idx);
-        let peer = &mut self.peers[p];
-        peer.live = peer.live.saturating_add(1);
-        self.peers.unlink(&mut self.idle_peers, peer::dim::IDLE, p);
+        self.rpc_index.insert(hash, idx);
+        if was_idle {
+            self.peers.unlink(&mut self.idle_peers, peer::dim::IDLE, p);
+        }
         Some(idx)
     }
 
@@ -940,25 +946,26 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     /// stay for the event, an incomplete incoming message goes.
     pub(crate) fn detach(&mut self, idx: u32) {
         let rpc = &mut self.rpcs[idx];
-        let (p, id) = (rpc.peer, rpc.id);
         if !rpc.state.is_live() {
             return;
         }
         rpc.pending = crate::rpc::Pending::default();
-        self.begun_ended(idx);
-        self.stop_sending(self.now, idx);
-        self.rpcs.unlink(&mut self.control, dim::CONTROL, idx);
-        self.grants.forget(&mut self.rpcs, &mut self.peers, idx);
-        self.timers.cancel(idx);
-        self.rpc_index.remove(self.key.rpc(p, id), idx);
-        if !self.rpcs[idx].inc.is_complete() {
-            self.uncharge(idx);
+        let (hash, is_complete) = (rpc.hash, rpc.inc.is_complete());
+        if rpc.is_alone() {
+            rpc.out.stop();
+        } else {
+            self.stop_sending(self.now, idx);
+            self.rpcs.unlink(&mut self.control, dim::CONTROL, idx);
+            self.grants.forget(&mut self.rpcs, &mut self.peers, idx);
         }
-        let rpc = &mut self.rpcs[idx];
-        if !rpc.inc.is_complete()
-            && let Some(buffer) = rpc.inc.buffer.take()
-        {
-            self.source.give_back(buffer);
+        self.begun_ended(idx);
+        self.timers.cancel(idx);
+        self.rpc_index.remove(hash, idx);
+        if !is_complete {
+            self.uncharge(idx);
+            if let Some(buffer) = self.rpcs[idx].inc.buffer.take() {
+                self.source.give_back(buffer);
+            }
         }
     }
 
@@ -967,21 +974,22 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         self.uncharge(idx);
         let rpc = &mut self.rpcs[idx];
         let p = rpc.peer;
+        let peer = &mut self.peers[p];
         rpc.state = State::Free;
-        if rpc.id & 1 == 0 {
+        if rpc.is_client() {
             self.clients = self.clients.saturating_sub(1);
         } else {
-            self.peers[p].requests = self.peers[p].requests.saturating_sub(1);
+            peer.requests = peer.requests.saturating_sub(1);
         }
+        peer.live = peer.live.saturating_sub(1);
+        let is_idle = peer.live == 0;
         rpc.generation = rpc.generation.wrapping_add(1);
         rpc.out.message = None;
         if let Some(buffer) = rpc.inc.buffer.take() {
             self.source.give_back(buffer);
         }
-        self.rpcs.push_front(&mut self.free_rpcs, dim::QUEUE, idx);
-        let peer = &mut self.peers[p];
-        peer.live = peer.live.saturating_sub(1);
-        if peer.live == 0 {
+        self.rpcs.push(&mut self.free_rpcs, dim::QUEUE, idx);
+        if is_idle {
             self.peers
                 .push_back(&mut self.idle_peers, peer::dim::IDLE, p);
         }
@@ -1002,6 +1010,9 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     pub(crate) fn uncharge(&mut self, idx: u32) {
         let rpc = &mut self.rpcs[idx];
         let len = u64::from(core::mem::take(&mut rpc.charged));
+        if len == 0 {
+            return;
+        }
         let peer = &mut self.peers[rpc.peer];
         peer.arriving = peer.arriving.saturating_sub(len);
         if !peer.is_proved {

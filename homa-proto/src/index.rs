@@ -61,6 +61,7 @@ impl<'a> Index<'a> {
     }
 
     /// Entries present.
+    #[cfg(any(test, feature = "check"))]
     pub(crate) const fn len(&self) -> usize {
         self.len
     }

@@ -19,6 +19,12 @@ impl Link {
         prev: OUT,
         next: NIL,
     };
+
+    /// Whether the entry is in a list.
+    #[inline]
+    pub(crate) const fn is_listed(&self) -> bool {
+        self.prev != OUT
+    }
 }
 
 /// Both ends of a list.
@@ -42,6 +48,26 @@ impl List {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.head == NIL
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len as usize
+    }
+}
+
+/// Entries in the reverse order of their coming. To push or pop one touches no other entry, which is in no
+/// cache.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stack {
+    top: u32,
+    len: u32,
+}
+
+impl Stack {
+    pub(crate) const EMPTY: Self = Self { top: NIL, len: 0 };
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.top == NIL
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -110,15 +136,16 @@ impl<T> IndexMut<u32> for Table<'_, T> {
 impl<T: Linked> Table<'_, T> {
     /// Whether `idx` is in a list of dimension `dim`.
     pub(crate) fn is_listed(&self, dim: usize, idx: u32) -> bool {
-        self[idx].link(dim).prev != OUT
+        self[idx].link(dim).is_listed()
     }
 
     /// Appends `idx` unless it is in a list of this dimension already.
     pub(crate) fn push_back(&mut self, list: &mut List, dim: usize, idx: u32) {
-        if self.is_listed(dim, idx) {
+        let link = self[idx].link_mut(dim);
+        if link.is_listed() {
             return;
         }
-        *self[idx].link_mut(dim) = Link {
+        *link = Link {
             prev: list.tail,
             next: NIL,
         };
@@ -128,33 +155,42 @@ impl<T: Linked> Table<'_, T> {
             self[list.tail].link_mut(dim).next = idx;
         }
         list.tail = idx;
-        list.len = list.len.saturating_add(1);
+        list.len = list.len.wrapping_add(1);
     }
 
-    /// Prepends `idx` unless it is in a list of this dimension already.
-    pub(crate) fn push_front(&mut self, list: &mut List, dim: usize, idx: u32) {
-        if self.is_listed(dim, idx) {
+    /// Puts `idx` on a stack unless it is in a list of this dimension, or on a stack, already.
+    pub(crate) fn push(&mut self, stack: &mut Stack, dim: usize, idx: u32) {
+        let link = self[idx].link_mut(dim);
+        if link.is_listed() {
             return;
         }
-        *self[idx].link_mut(dim) = Link {
+        *link = Link {
             prev: NIL,
-            next: list.head,
+            next: stack.top,
         };
-        if list.head == NIL {
-            list.tail = idx;
-        } else {
-            self[list.head].link_mut(dim).prev = idx;
+        stack.top = idx;
+        stack.len = stack.len.wrapping_add(1);
+    }
+
+    pub(crate) fn pop(&mut self, stack: &mut Stack, dim: usize) -> Option<u32> {
+        let idx = stack.top;
+        if idx == NIL {
+            return None;
         }
-        list.head = idx;
-        list.len = list.len.saturating_add(1);
+        let link = self[idx].link_mut(dim);
+        stack.top = core::mem::replace(link, Link::OUT).next;
+        stack.len = stack.len.wrapping_sub(1);
+        Some(idx)
     }
 
     /// Takes `idx` out of `list`, if it is in it.
     pub(crate) fn unlink(&mut self, list: &mut List, dim: usize, idx: u32) {
-        let Link { prev, next } = *self[idx].link(dim);
+        let link = self[idx].link_mut(dim);
+        let Link { prev, next } = *link;
         if prev == OUT {
             return;
         }
+        *link = Link::OUT;
         if prev == NIL {
             list.head = next;
         } else {
@@ -165,13 +201,19 @@ impl<T: Linked> Table<'_, T> {
         } else {
             self[next].link_mut(dim).prev = prev;
         }
-        *self[idx].link_mut(dim) = Link::OUT;
-        list.len = list.len.saturating_sub(1);
+        list.len = list.len.wrapping_sub(1);
     }
 
     pub(crate) fn pop_front(&mut self, list: &mut List, dim: usize) -> Option<u32> {
         let idx = list.first()?;
-        self.unlink(list, dim, idx);
+        let link = self[idx].link_mut(dim);
+        list.head = core::mem::replace(link, Link::OUT).next;
+        if list.head == NIL {
+            list.tail = NIL;
+        } else {
+            self[list.head].link_mut(dim).prev = NIL;
+        }
+        list.len = list.len.wrapping_sub(1);
         Some(idx)
     }
 
@@ -179,6 +221,27 @@ impl<T: Linked> Table<'_, T> {
     pub(crate) fn next(&self, dim: usize, idx: u32) -> Option<u32> {
         let next = self[idx].link(dim).next;
         (next != NIL).then_some(next)
+    }
+
+    /// Walks a stack; its length.
+    #[cfg(any(test, feature = "check"))]
+    #[allow(
+        clippy::arithmetic_side_effects,
+        reason = "checks never run in production"
+    )]
+    pub(crate) fn check_stack(&self, stack: &Stack, dim: usize) -> Result<usize, &'static str> {
+        let (mut at, mut n) = (stack.top, 0usize);
+        while at != NIL {
+            n += 1;
+            if n > self.len() {
+                return Err("a stack runs in a circle");
+            }
+            at = self[at].link(dim).next;
+        }
+        if n != stack.len() {
+            return Err("a stack's length is wrong");
+        }
+        Ok(n)
     }
 
     /// Walks `list` and verifies its links; its length.

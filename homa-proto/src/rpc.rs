@@ -123,6 +123,8 @@ pub(crate) mod dim {
 pub(crate) struct RpcSlot<M, B> {
     /// The id as this end knows it: even at the client, odd at the server.
     pub(crate) id: u64,
+    /// Of `peer` and `id`: where the index has it.
+    pub(crate) hash: u64,
     pub(crate) peer: u32,
     pub(crate) generation: u32,
     pub(crate) state: State,
@@ -184,6 +186,7 @@ impl<M, B> RpcSlot<M, B> {
     pub(crate) const fn new() -> Self {
         Self {
             id: 0,
+            hash: 0,
             peer: 0,
             generation: 0,
             state: State::Free,
@@ -223,6 +226,16 @@ impl<M, B> RpcSlot<M, B> {
 
     pub(crate) fn is_client(&self) -> bool {
         self.id & 1 == 0
+    }
+
+    /// Whether there is nothing to take it out of: no list, no tree, no book of the grants. So it is with most
+    /// messages of one packet.
+    pub(crate) fn is_alone(&self) -> bool {
+        // Who is in a tree is in a list too, or has a grant state.
+        self.grant == GrantState::None
+            && self.inc.counted == 0
+            && !self.is_stalled
+            && !self.links.iter().any(Link::is_listed)
     }
 
     /// Clears what an earlier RPC in this slot left. The links are those of live lists.
