@@ -159,6 +159,7 @@ impl<B: AsMut<[u8]>> Incoming<B> {
     /// Takes in `data` at `offset`. The wire has checked that it lies within the message.
     ///
     /// Bytes that had arrived before are never written again.
+    #[inline(always)]
     pub(crate) fn accept(&mut self, offset: u32, data: &[u8]) -> Result<(), DropReason> {
         // Bounded by the message length (below 2^31), checked by the wire.
         let stop = offset.saturating_add(data.len() as u32);

@@ -39,7 +39,12 @@ const PACKET_DATA: u32 = 1_424;
 
 /// What `bytes` of a message take on the wire: levels share time, and of short messages headers take most.
 fn on_the_wire(bytes: u32) -> u32 {
-    bytes.saturating_add(bytes.div_ceil(PACKET_DATA).saturating_mul(PACKET_OVERHEAD))
+    let packets = match bytes {
+        // A division that most messages need not wait for.
+        0..=PACKET_DATA => u32::from(bytes > 0),
+        _ => bytes.div_ceil(PACKET_DATA),
+    };
+    bytes.saturating_add(packets.saturating_mul(PACKET_OVERHEAD))
 }
 
 /// The bin of a length. Each bin's longest message is `bin_end(bin)`.
@@ -120,6 +125,7 @@ impl Priorities {
     }
 
     /// Notes a new incoming message of `len` bytes, `unscheduled` of them unasked.
+    #[inline(always)]
     pub(crate) fn observe(&mut self, now: Instant, len: u32, unscheduled: u32) {
         if self.fixed || self.levels < 3 {
             return;

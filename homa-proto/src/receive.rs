@@ -15,7 +15,7 @@ use crate::stats::count;
 use crate::storage::NIL;
 use crate::time::Instant;
 use crate::transmit::Reply;
-use crate::wire::{self, AckEntry, Common, DataView, View};
+use crate::wire::{self, AckEntry, Common, DATA_LEN, DataView, View};
 
 /// Messages that get their buffer in one call.
 const WAITERS_PER_CALL: usize = 64;
@@ -25,6 +25,25 @@ const CUTOFFS_INTERVAL_NS: u64 = 1_000_000;
 const BUSY_TIMEOUTS: u64 = 16;
 /// RESENDs for a response that brought none of it, after which the server is no longer told to be patient.
 const MAX_ASKS_WHILE_BUSY: u8 = 4;
+
+/// Where packets came from.
+struct Origin {
+    /// In canonical form.
+    from: SocketAddr,
+    local: Option<IpAddr>,
+    /// The peer, once it is known: looked up once for all packets that came together.
+    peer: Option<u32>,
+}
+
+impl Origin {
+    fn new(from: SocketAddr, local: Option<IpAddr>) -> Self {
+        Self {
+            from: canonical(from),
+            local,
+            peer: None,
+        }
+    }
+}
 
 impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     /// Takes in one packet (the payload of one datagram): `from` is its source address, `local`
@@ -44,12 +63,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         bytes: &[u8],
     ) -> Result<(), DropReason> {
         let now = self.advance(now);
-        count(&mut self.stats.packets_received);
-        self.stats.bytes_received = self.stats.bytes_received.wrapping_add(bytes.len() as u64);
-        match self.take_packet(now, canonical(from), local, bytes) {
-            Ok(()) => Ok(()),
-            Err(why) => self.drop_packet(why),
-        }
+        self.take_packet(now, &mut Origin::new(from, local), bytes)
     }
 
     /// Takes in several packets that came together from one sender, as UDP GRO joins them: each
@@ -65,12 +79,13 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         bytes: &[u8],
         segment_size: usize,
     ) -> usize {
-        let sender = canonical(from);
+        let now = self.advance(now);
+        let mut origin = Origin::new(from, local);
         let mut taken = 0usize;
         self.run = NIL;
         for packet in bytes.chunks(segment_size.max(1)) {
-            let is_taken = self.take_next(sender, packet)
-                || self.handle_packet(now, from, local, packet).is_ok();
+            let is_taken = self.take_next(&origin.from, packet)
+                || self.take_packet(now, &mut origin, packet).is_ok();
             taken = taken.saturating_add(usize::from(is_taken));
         }
         taken
@@ -79,7 +94,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     /// Takes in a packet that goes on where the one before it, of the same batch, ended: all else
     /// that a packet brings about has been brought about by that one. `false`: it is no such
     /// packet, and nothing has been done.
-    fn take_next(&mut self, from: SocketAddr, bytes: &[u8]) -> bool {
+    fn take_next(&mut self, from: &SocketAddr, bytes: &[u8]) -> bool {
         let idx = self.run;
         let Some(rpc) = self.rpcs.lookup_mut(idx) else {
             return false;
@@ -94,7 +109,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         let is_next = rpc.id == common.local_id()
             && rpc.local_port == common.dest_port
             && rpc.peer_port == common.source_port
-            && peer.addr == from
+            && peer.addr == *from
             && rpc.inc.len == data.message_len()
             && rpc.inc.end() == data.offset()
             && rpc.inc.gaps().is_empty()
@@ -119,48 +134,85 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     fn take_packet(
         &mut self,
         now: Instant,
-        from: SocketAddr,
-        local: Option<IpAddr>,
+        origin: &mut Origin,
         bytes: &[u8],
     ) -> Result<(), DropReason> {
         self.run = NIL;
-        let view = View::parse(bytes, self.config.max_message).map_err(DropReason::Malformed)?;
-        if !self.is_address(from) {
+        count(&mut self.stats.packets_received);
+        self.stats.bytes_received = self.stats.bytes_received.wrapping_add(bytes.len() as u64);
+        let taken = match View::parse(bytes, self.config.max_message) {
+            Ok(View::Data(data)) => self.on_data(now, origin, &data),
+            Ok(view) => self.on_control(now, origin, view, bytes.len()),
+            Err(why) => Err(DropReason::Malformed(why)),
+        };
+        if let Err(why) = taken {
+            self.stats.count_drop(why);
+        }
+        taken
+    }
+
+    /// The peer and the RPC of a packet of `len` bytes, where they are known: both have been heard of.
+    #[inline(always)]
+    fn meet(
+        &mut self,
+        now: Instant,
+        origin: &mut Origin,
+        common: &Common,
+        len: usize,
+        is_ack: bool,
+    ) -> Result<(Option<u32>, Option<u32>), DropReason> {
+        if origin.peer.is_none() {
+            origin.peer = self.peer_of(&origin.from);
+        }
+        // Where a peer is known at an address, it has been looked at.
+        if origin.peer.is_none() && !self.is_address(origin.from) {
             return Err(DropReason::BadSource);
         }
-        let common = view.common();
         if !self.is_open(common.dest_port) {
             return Err(DropReason::PortNotOpen);
         }
-        let p = self.peer_of(from);
-        if let Some(p) = p {
-            let peer = &mut self.peers[p];
-            peer.heard = now;
-            peer.was_heard = true;
-            peer.failed_before = 0;
-            peer.local = local.or(peer.local);
-            if !peer.is_proved {
-                peer.bytes_heard = peer.bytes_heard.saturating_add(bytes.len() as u64);
-            }
+        let Some(p) = origin.peer else {
+            return Ok((None, None));
+        };
+        let peer = &mut self.peers[p];
+        peer.heard = now;
+        peer.was_heard = true;
+        peer.failed_before = 0;
+        if origin.local.is_some() {
+            peer.local = origin.local;
         }
-        let idx = p.and_then(|p| self.rpc_of(p, common.local_id()));
+        if !peer.is_proved {
+            peer.bytes_heard = peer.bytes_heard.saturating_add(len as u64);
+        }
+        let idx = self.rpc_of(p, common.local_id());
         // An ACK may name RPCs of any port of its sender.
-        if let Some(idx) = idx
-            && !matches!(view, View::Ack(_))
-        {
+        if let Some(idx) = idx.filter(|_| !is_ack) {
             let rpc = &self.rpcs[idx];
             if rpc.local_port != common.dest_port || rpc.peer_port != common.source_port {
                 return Err(DropReason::Mismatch);
             }
+            let is_client = rpc.is_client();
             self.heard_of(idx);
-            let rpc = &self.rpcs[idx];
-            if rpc.is_client() {
+            if is_client {
                 // The id of a request was told to nobody else.
-                self.prove(rpc.peer);
+                self.prove(p);
             }
         }
+        Ok((Some(p), idx))
+    }
+
+    /// Any packet but DATA.
+    fn on_control(
+        &mut self,
+        now: Instant,
+        origin: &mut Origin,
+        view: View<'_>,
+        len: usize,
+    ) -> Result<(), DropReason> {
+        let common = view.common();
+        let is_ack = matches!(view, View::Ack(_));
+        let (p, idx) = self.meet(now, origin, &common, len, is_ack)?;
         match (view, p, idx) {
-            (View::Data(data), _, _) => self.on_data(now, from, local, p, idx, &data),
             (View::Grant(grant), Some(_), Some(idx)) => {
                 count(&mut self.stats.grants_received);
                 self.on_grant(
@@ -178,7 +230,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             }
             (View::Resend(_), _, None) => {
                 count(&mut self.stats.resends_received);
-                self.reply(now, from, local, common, Reply::Unknown)
+                self.reply(now, origin, common, Reply::Unknown)
             }
             (View::RpcUnknown(_), _, Some(idx)) => {
                 count(&mut self.stats.unknowns_received);
@@ -207,7 +259,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             }
             (View::NeedAck(_), _, None) => {
                 count(&mut self.stats.need_acks_received);
-                self.reply(now, from, local, common, Reply::Ack)
+                self.reply(now, origin, common, Reply::Ack)
             }
             (View::Ack(acks), Some(p), _) => {
                 count(&mut self.stats.acks_received);
@@ -223,7 +275,8 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             }
             (View::Freeze(_), _, _) => Err(DropReason::Ignored),
             (
-                View::Grant(_)
+                View::Data(_)
+                | View::Grant(_)
                 | View::RpcUnknown(_)
                 | View::Busy(_)
                 | View::Cutoffs(_)
@@ -237,13 +290,13 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     fn reply(
         &mut self,
         now: Instant,
-        to: SocketAddr,
-        local: Option<IpAddr>,
+        origin: &Origin,
         common: Common,
         kind: Reply,
     ) -> Result<(), DropReason> {
-        let source = self.key.addr(&to);
-        if self.replies.push(now, to, source, local, common, kind) {
+        let Origin { from, local, .. } = *origin;
+        let source = self.key.addr(&from);
+        if self.replies.push(now, from, source, local, common, kind) {
             Ok(())
         } else {
             count(&mut self.stats.replies_limited);
@@ -254,41 +307,44 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     fn on_data(
         &mut self,
         now: Instant,
-        from: SocketAddr,
-        local: Option<IpAddr>,
-        p: Option<u32>,
-        idx: Option<u32>,
+        origin: &mut Origin,
         data: &DataView<'_>,
     ) -> Result<(), DropReason> {
+        let common = data.common();
+        let len = DATA_LEN.saturating_add(data.data().len());
+        let (p, idx) = self.meet(now, origin, &common, len, false)?;
         if let (Some(p), Some(ack)) = (p, data.ack()) {
             self.take_ack(now, p, ack);
         }
         let idx = match idx {
             Some(idx) => idx,
-            None => match self.new_incoming_request(now, from, local, p, data) {
+            None => match self.new_incoming_request(now, origin.from, origin.local, p, data) {
                 Ok(idx) => idx,
                 Err(why) => {
                     if why == DropReason::OverBudget && data.offset() == 0 {
                         // It is to come again later: a sign of life, lest it fails meanwhile, and
                         // what a stranger needs to be none.
-                        let common = data.common();
-                        let _ = self.reply(now, from, local, common, Reply::Busy);
+                        let _ = self.reply(now, origin, common, Reply::Busy);
                         if p.is_none_or(|p| !self.peers[p].is_proved) {
-                            let _ = self.reply(now, from, local, common, Reply::Cutoffs);
+                            let _ = self.reply(now, origin, common, Reply::Cutoffs);
                         }
                     }
                     return Err(why);
                 }
             },
         };
-        let p = self.rpcs[idx].peer;
-        match data.cutoff_version() {
-            0 => {}
-            version if version == self.version_for(p) => self.prove(p),
-            _ => self.peers[p].note_wrong_guess(),
+        let rpc = &self.rpcs[idx];
+        let (p, state) = (rpc.peer, rpc.state);
+        let version = data.cutoff_version();
+        if version == self.version_for(p) {
+            self.prove(p);
+        } else {
+            if version != 0 {
+                self.peers[p].note_wrong_guess();
+            }
+            self.tell_cutoffs(now, p, &common);
         }
-        self.check_cutoffs(now, p, &data.common(), data.cutoff_version());
-        match self.rpcs[idx].state {
+        match state {
             State::ClientOutgoing => self.begin_response(now, idx, !data.retransmit()),
             State::ClientIncoming | State::ServerIncoming => {}
             _ => return Err(DropReason::Duplicate),
@@ -303,11 +359,8 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             .token(self.peers[p].addr_hash, self.priorities.version)
     }
 
-    /// The sender does not know this endpoint's cutoffs: they are told, but not all the time.
-    fn check_cutoffs(&mut self, now: Instant, p: u32, common: &Common, version: u16) {
-        if version == self.version_for(p) {
-            return;
-        }
+    /// A peer does not know this endpoint's cutoffs: they are told, but not all the time.
+    fn tell_cutoffs(&mut self, now: Instant, p: u32, common: &Common) {
         let peer = &mut self.peers[p];
         let due = peer
             .cutoffs_sent
@@ -326,12 +379,12 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
 
     /// A packet of a message that is not complete yet.
     fn take_data(&mut self, now: Instant, idx: u32, data: &DataView<'_>) -> Result<(), DropReason> {
-        let p = self.rpcs[idx].peer;
         let len = data.message_len();
         if self.rpcs[idx].inc.len == 0 {
             self.begin_incoming(now, idx, data)?;
         }
         let rpc = &mut self.rpcs[idx];
+        let p = rpc.peer;
         if rpc.inc.len != len {
             return Err(DropReason::LengthChanged);
         }
@@ -345,6 +398,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         let fills_asked = data.offset() < rpc.gaps_asked_below;
         let result = rpc.inc.accept(data.offset(), data.data());
         let fresh = rpc.inc.received().wrapping_sub(before);
+        let (tries, is_complete) = (rpc.tries, rpc.inc.is_complete());
         if fills_asked && fresh > 0 {
             let was_late = !data.retransmit();
             self.peers[p].learn_reordering(now, was_late);
@@ -357,10 +411,10 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             .message_bytes_received
             .wrapping_add(u64::from(fresh));
         let is_new = !data.retransmit();
-        if is_new && result == Err(DropReason::Duplicate) || fresh > 0 && rpc.tries > 0 {
+        if is_new && result == Err(DropReason::Duplicate) || fresh > 0 && tries > 0 {
             self.peers[p].learn_patience(is_new);
         }
-        if rpc.inc.is_complete() {
+        if is_complete {
             self.peers[p].data_heard = now;
             self.complete(now, idx);
             return result;
@@ -387,11 +441,14 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         }
         self.grants.touch(&mut self.rpcs, idx);
         self.arm(idx);
+        // More of it comes, most likely next.
         self.run = idx;
+        self.last_rpc = idx;
         result
     }
 
     /// The first packet of a message tells its length: the books open, a buffer is asked for.
+    #[inline(always)]
     fn begin_incoming(
         &mut self,
         now: Instant,
@@ -686,7 +743,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     /// An acknowledgement of one of `p`'s RPCs.
     fn take_ack(&mut self, now: Instant, p: u32, ack: AckEntry) {
         let acknowledged = (ack.client_id & 1 == 0)
-            .then(|| self.rpc_of(p, ack.client_id ^ 1))
+            .then(|| self.indexed_rpc(p, ack.client_id ^ 1))
             .flatten()
             .filter(|&idx| self.rpcs[idx].local_port == ack.server_port);
         match acknowledged {
@@ -712,20 +769,24 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
 
     /// Control packets for an RPC are no longer wanted.
     pub(crate) fn retract(&mut self, idx: u32, what: u8) {
-        self.rpcs[idx].pending.clear(what);
-        if !self.rpcs[idx].pending.any() {
+        let pending = &mut self.rpcs[idx].pending;
+        pending.clear(what);
+        if !pending.any() {
             self.rpcs.unlink(&mut self.control, dim::CONTROL, idx);
         }
     }
 
     /// The incoming message is whole.
     fn complete(&mut self, now: Instant, idx: u32) {
-        self.grants.forget(&mut self.rpcs, &mut self.peers, idx);
-        let p = self.rpcs[idx].peer;
+        let rpc = &self.rpcs[idx];
+        let (p, is_client) = (rpc.peer, rpc.is_client());
+        if !rpc.is_alone() {
+            self.grants.forget(&mut self.rpcs, &mut self.peers, idx);
+        }
         if self.peers[p].is_silent {
             self.grants.unsilence(&mut self.peers, p);
         }
-        if self.rpcs[idx].is_client() {
+        if is_client {
             self.finish_response(now, idx);
         } else {
             self.finish_request(idx);

@@ -7,8 +7,8 @@ use crate::buffer::BufferSource;
 use crate::endpoint::Endpoint;
 use crate::error::RpcError;
 use crate::incoming::Range;
-use crate::peer;
-use crate::rpc::{GrantState, Pending, State, dim};
+use crate::peer::{self, PeerSlot};
+use crate::rpc::{GrantState, Pending, RpcSlot, State, dim};
 use crate::stats::count;
 use crate::time::Instant;
 
@@ -116,12 +116,14 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     }
 
     /// When something must be done about an RPC if nothing is heard of it.
+    #[inline(always)]
     pub(crate) fn next_due(&self, idx: u32) -> Option<Instant> {
         let rpc = &self.rpcs[idx];
+        let peer = &self.peers[rpc.peer];
         let silence = match rpc.state {
-            State::ClientOutgoing => self.silence_of_server(idx),
-            State::ClientIncoming | State::ServerIncoming => self.silence_of_sender(idx),
-            State::ServerOutgoing => self.silence_of_client(idx),
+            State::ClientOutgoing => self.silence_of_server(rpc, peer),
+            State::ClientIncoming | State::ServerIncoming => self.silence_of_sender(rpc, peer),
+            State::ServerOutgoing => self.silence_of_client(rpc),
             _ => None,
         };
         let deadline = (rpc.is_client() && rpc.deadline != Instant::MAX).then_some(rpc.deadline);
@@ -129,23 +131,25 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     }
 
     /// All of the request that may go has gone: the response, or a grant, is the server's turn.
-    fn silence_of_server(&self, idx: u32) -> Option<Instant> {
-        let rpc = &self.rpcs[idx];
-        (rpc.out.sent > 0 && rpc.out.all_allowed_sent()).then(|| self.next_ask(idx))
+    fn silence_of_server(
+        &self,
+        rpc: &RpcSlot<M, S::Buffer>,
+        peer: &PeerSlot,
+    ) -> Option<Instant> {
+        (rpc.out.sent > 0 && rpc.out.all_allowed_sent()).then(|| self.next_ask(rpc, peer))
     }
 
     /// When to ask again, or to give up: whatever else made the RPC ask, the time-out counts from
     /// the last sign of life.
-    fn next_ask(&self, idx: u32) -> Instant {
-        let rpc = &self.rpcs[idx];
+    #[inline(always)]
+    fn next_ask(&self, rpc: &RpcSlot<M, S::Buffer>, peer: &PeerSlot) -> Instant {
         let mut since = rpc.heard.max(rpc.asked);
-        let peer = &self.peers[rpc.peer];
         if rpc.state == State::ClientOutgoing && rpc.begun_at > peer.answered {
             // Requests are answered more or less in the order in which they were sent. While the answers come, and none yet
             // to a request that began after this one, its turn has not come.
             since = since.max(peer.answered_at);
         }
-        let ask = since.after(self.interval(idx));
+        let ask = since.after(self.interval(rpc, peer));
         if rpc.unanswered < MIN_TRIES {
             return ask;
         }
@@ -153,8 +157,11 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     }
 
     /// Granted bytes are missing.
-    fn silence_of_sender(&self, idx: u32) -> Option<Instant> {
-        let rpc = &self.rpcs[idx];
+    fn silence_of_sender(
+        &self,
+        rpc: &RpcSlot<M, S::Buffer>,
+        peer: &PeerSlot,
+    ) -> Option<Instant> {
         if rpc.grant == GrantState::NoBuffer {
             // Nothing is missing: there is no room for it. But a client that is gone need not wait.
             let is_request = rpc.state == State::ServerIncoming;
@@ -163,21 +170,20 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         if rpc.inc.outstanding() == 0 {
             return None;
         }
-        let silent = self.next_ask(idx);
+        let silent = self.next_ask(rpc, peer);
         // A hole that was asked for and is still there, however much else arrives.
         let hole = rpc
             .inc
             .gaps()
             .first()
             .filter(|gap| gap.start < rpc.gaps_asked_below)
-            .map(|_| rpc.asked.after(self.interval(idx)));
+            .map(|_| rpc.asked.after(self.interval(rpc, peer)));
         let early = (rpc.gap_due != Instant::MAX).then_some(rpc.gap_due);
         sooner(sooner(Some(silent), hole), early)
     }
 
     /// All of the response that may go has gone: the client grants more, or acknowledges it.
-    fn silence_of_client(&self, idx: u32) -> Option<Instant> {
-        let rpc = &self.rpcs[idx];
+    fn silence_of_client(&self, rpc: &RpcSlot<M, S::Buffer>) -> Option<Instant> {
         if !rpc.out.all_allowed_sent() {
             return None;
         }
@@ -191,9 +197,8 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     }
 
     /// How long silence about an RPC is borne before the next RESEND, in nanoseconds.
-    pub(crate) fn interval(&self, idx: u32) -> u64 {
-        let rpc = &self.rpcs[idx];
-        let peer = &self.peers[rpc.peer];
+    #[inline]
+    fn interval(&self, rpc: &RpcSlot<M, S::Buffer>, peer: &PeerSlot) -> u64 {
         let measured = match rpc.state {
             State::ClientOutgoing => peer.service.bound(),
             _ => peer.rtt.bound().or_else(|| peer.service.bound()),
@@ -358,7 +363,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         }
         let p = rpc.peer;
         // Data still comes; only a hole that was asked for is still there.
-        let is_silent = now >= rpc.heard.after(self.interval(idx));
+        let is_silent = now >= rpc.heard.after(self.interval(rpc, &self.peers[p]));
         if is_silent && let Some(next) = self.next_question(now, p) {
             self.spare_question(now, idx, next);
             return;
@@ -584,6 +589,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     }
 
     /// All of a message that may go has gone. From here the other side's silence counts.
+    #[inline(always)]
     pub(crate) fn all_sent(&mut self, now: Instant, idx: u32) {
         let rpc = &mut self.rpcs[idx];
         match rpc.state {
@@ -630,6 +636,10 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     /// Nothing more of a message is to be sent: the other side has it all.
     pub(crate) fn stop_sending(&mut self, now: Instant, idx: u32) {
         let rpc = &mut self.rpcs[idx];
+        if rpc.is_alone() {
+            rpc.out.stop();
+            return;
+        }
         if rpc.is_parked {
             rpc.is_parked = false;
             let parked = &mut self.peers[rpc.peer].parked;
@@ -690,6 +700,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     }
 
     /// The length of an outgoing message, and how many bytes of it go unasked.
+    #[inline(always)]
     fn lengths(&self, idx: u32) -> (u32, u32) {
         let rpc = &self.rpcs[idx];
         let message = rpc.out.message.as_ref();
@@ -711,6 +722,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         unheard == 0 || unheard.saturating_add(u64::from(unscheduled)) <= limit
     }
 
+    #[inline(always)]
     fn begin_sending(&mut self, now: Instant, idx: u32, len: u32, unscheduled: u32) {
         let rpc = &mut self.rpcs[idx];
         let peer = &mut self.peers[rpc.peer];

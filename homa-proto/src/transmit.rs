@@ -476,12 +476,14 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     }
 
     /// The header of a DATA packet. An acknowledgement that waits for the peer rides along.
+    #[inline(always)]
     fn data_header(&mut self, idx: u32, offset: u32, retransmit: bool) -> DataHeader {
         let common = self.common(idx);
         let rpc = &self.rpcs[idx];
         let p = rpc.peer;
         let (message_len, incoming) = (rpc.out.len, rpc.out.granted);
         let peer = &mut self.peers[p];
+        let cutoff_version = peer.cutoff_version;
         let ack = self.acks.pop(&mut peer.acks);
         if ack.is_some() {
             count(&mut self.stats.acks_piggybacked);
@@ -495,7 +497,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             message_len,
             incoming,
             ack,
-            cutoff_version: self.peers[p].cutoff_version,
+            cutoff_version,
             retransmit,
             flags: 0,
             offset,
@@ -504,6 +506,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
 
     /// Writes one DATA packet with the bytes of `range`, or its header, to the front of `buffer`;
     /// tells how much that was.
+    #[inline(always)]
     fn write_packet(
         &mut self,
         idx: u32,
@@ -544,19 +547,23 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     /// Messages of one short packet, which do not wait for the pacer: as many as go to one peer
     /// at one priority in packets of one length.
     fn write_short(&mut self, now: Instant, buffer: &mut [u8]) -> Option<Transmit> {
-        let first = self.queue.short.first()?;
-        let p = self.rpcs[first].peer;
-        let priority = self.peers[p].unscheduled_priority(self.rpcs[first].out.len);
-        let segment = DATA_LEN.saturating_add(self.rpcs[first].out.len as usize);
+        let first = &self.rpcs[self.queue.short.first()?];
+        let (p, first_len) = (first.peer, first.out.len);
+        let priority = self.peers[p].unscheduled_priority(first_len);
+        let segment = DATA_LEN.saturating_add(first_len as usize);
+        let room = MAX_DATAGRAM.min(buffer.len());
+        let most = usize::from(self.config.max_batch);
         let (mut len, mut packets) = (0usize, 0usize);
         while let Some(idx) = self.queue.short.first() {
-            let message_len = self.rpcs[idx].out.len;
+            let rpc = &self.rpcs[idx];
+            let message_len = rpc.out.len;
             let this = DATA_LEN.saturating_add(message_len as usize);
-            let fits = self.rpcs[idx].peer == p
+            let fits = rpc.peer == p
                 && this <= segment
-                && packets < usize::from(self.config.max_batch)
-                && len.saturating_add(this) <= MAX_DATAGRAM.min(buffer.len())
-                && self.peers[p].unscheduled_priority(message_len) == priority;
+                && packets < most
+                && len.saturating_add(this) <= room
+                && (message_len == first_len
+                    || self.peers[p].unscheduled_priority(message_len) == priority);
             if packets > 0 && !fits {
                 break;
             }
@@ -566,7 +573,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             };
             let place = buffer.get_mut(len..)?;
             self.write_packet(idx, range, false, Form::Whole, place)?;
-            self.rpcs.unlink(&mut self.queue.short, dim::QUEUE, idx);
+            self.rpcs.pop_front(&mut self.queue.short, dim::QUEUE);
             self.rpcs[idx].out.sent = message_len;
             self.all_sent(now, idx);
             len = len.saturating_add(this);
