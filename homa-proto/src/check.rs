@@ -30,7 +30,6 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         for (idx, rpc) in self.rpcs.iter().enumerate() {
             let idx = idx as u32;
             let queued = self.rpcs.is_listed(dim::QUEUE, idx);
-            let has_timer = self.timers.armed(idx).is_some();
             let indexed = self.indexed_rpc(rpc.peer, rpc.id) == Some(idx);
             stalled += u32::from(rpc.is_stalled);
             if rpc.state == State::Free {
@@ -38,7 +37,6 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
                 ensure(queued, "a free slot is in no list")?;
             }
             if !rpc.state.is_live() {
-                ensure(!has_timer, "a dead RPC has a timer")?;
                 ensure(!rpc.pending.any(), "a dead RPC has control packets due")?;
                 ensure(!rpc.is_stalled, "a dead RPC counts as stalled")?;
                 ensure(
@@ -234,9 +232,6 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     /// Nothing to wait for when idle.
     fn check_timeout(&self) -> Result<(), &'static str> {
         let idle = self.live_rpcs() == 0 && self.ack_order.first().is_none();
-        if idle && !self.timers.is_empty() {
-            return Err("an idle endpoint has a timer");
-        }
         if idle && self.grants.total_incoming() != 0 {
             return Err("an idle endpoint has bytes granted");
         }

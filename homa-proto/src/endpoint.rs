@@ -16,6 +16,7 @@ use crate::outgoing::SendQueue;
 use crate::pacer::Pacer;
 use crate::peer::{self, PeerSlot};
 use crate::priority::Priorities;
+use crate::recovery;
 use crate::rpc::{RpcSlot, State, dim};
 use crate::stats::{Stats, count};
 use crate::storage::{NIL, Storage};
@@ -305,6 +306,10 @@ pub struct Endpoint<'a, M, S: BufferSource> {
     /// The RPC whose message the last packet was a part of, if it is not complete.
     pub(crate) run: u32,
     pub(crate) more_work: bool,
+    /// Since when there have always been live RPCs.
+    pub(crate) busy_since: Instant,
+    /// Nothing about an RPC is due sooner after all of its message has gone.
+    pub(crate) soonest_ns: u64,
     /// `handle_timeout` came late: until then silence is not held against anybody.
     pub(crate) grace_until: Instant,
     /// No such leniency again before then.
@@ -428,6 +433,8 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
             last_rpc: 0,
             run: NIL,
             more_work: false,
+            busy_since: Instant::ZERO,
+            soonest_ns: recovery::soonest_ns(&config),
             grace_until: Instant::ZERO,
             next_grace: Instant::ZERO,
             stalled: 0,
@@ -669,7 +676,10 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
                 next = Some((at, reason));
             }
         };
-        if let Some(at) = self.timers.next() {
+        // Without RPCs all timers are of ended ones.
+        if self.rpc_index.len() > 0
+            && let Some(at) = self.timers.next()
+        {
             sooner(Instant::from_nanos(at), TimeoutReason::Timer);
         }
         if let Some(p) = self.ack_order.first() {
@@ -932,6 +942,9 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         rpc.peer_port = peer_port;
         rpc.birth = self.births;
         self.births = self.births.wrapping_add(1);
+        if self.rpc_index.len() == 0 {
+            self.busy_since = self.now;
+        }
         self.rpc_index.insert(hash, idx);
         if was_idle {
             self.peers.unlink(&mut self.idle_peers, peer::dim::IDLE, p);
@@ -954,7 +967,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             self.grants.forget(&mut self.rpcs, &mut self.peers, idx);
         }
         self.begun_ended(idx);
-        self.timers.cancel(idx);
+        // Its timer stays armed: to look at it in vain some time costs less than to disarm it each time.
         self.rpc_index.remove(hash, idx);
         if !is_complete {
             self.uncharge(idx);

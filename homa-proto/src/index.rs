@@ -61,7 +61,6 @@ impl<'a> Index<'a> {
     }
 
     /// Entries present.
-    #[cfg(any(test, feature = "check"))]
     pub(crate) const fn len(&self) -> usize {
         self.len
     }

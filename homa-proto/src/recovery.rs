@@ -4,6 +4,7 @@
 //! is in the other side's court; its limit follows what has been measured of the peer.
 
 use crate::buffer::BufferSource;
+use crate::config::Config;
 use crate::endpoint::Endpoint;
 use crate::error::RpcError;
 use crate::incoming::Range;
@@ -82,7 +83,9 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         let Some(due) = self.timers.next() else {
             return;
         };
-        let late = now.as_nanos().saturating_sub(due) > floor;
+        // What was due before there were RPCs kept nobody waiting.
+        let due = Instant::from_nanos(due).max(self.busy_since);
+        let late = now.nanos_since(due) > floor;
         if late && now >= self.next_grace && self.grace_until == Instant::ZERO {
             count(&mut self.stats.late_timeouts);
             self.grace_until = now.after(floor.saturating_mul(GRACE_FLOORS));
@@ -105,6 +108,21 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         let due = due.max(self.now.after(1)).as_nanos();
         if self.timers.armed(idx).is_none_or(|armed| armed > due) {
             self.timers.set(idx, due);
+        }
+    }
+
+    /// Arms the timer of an RPC all of whose message has gone. When it is next due is not worked out: most are answered
+    /// before that, and the slot of such a one is armed already by the RPC that had it before.
+    #[inline(always)]
+    fn arm_soon(&mut self, idx: u32) {
+        let rpc = &self.rpcs[idx];
+        if rpc.unanswered >= MIN_TRIES || rpc.deadline != Instant::MAX || rpc.has_turn {
+            self.arm(idx);
+            return;
+        }
+        let soon = self.now.after(self.soonest_ns).as_nanos();
+        if self.timers.armed(idx).is_none_or(|armed| armed > soon) {
+            self.timers.set(idx, soon);
         }
     }
 
@@ -610,7 +628,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             }
             _ => return,
         }
-        self.arm(idx);
+        self.arm_soon(idx);
     }
 
     /// Puts an outgoing message where it belongs in the queue after a change, and keeps count of
@@ -847,6 +865,14 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             }
         }
     }
+}
+
+/// How long after all of a message has gone something is due about it at the soonest, if nothing was asked before.
+pub(crate) fn soonest_ns(config: &Config) -> u64 {
+    config
+        .resend_floor_ns
+        .min(config.need_ack_ns.max(1))
+        .min(config.timeout_ns / PROBES_PER_TIMEOUT)
 }
 
 /// The earlier of two times, where there are any.

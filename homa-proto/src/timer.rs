@@ -47,7 +47,7 @@ impl Default for TimerNode {
 ///
 /// Tick *t* is the time from just after *t* × 1024 ns up to and including (*t* + 1) × 1024 ns
 /// (for the last tick: `u64::MAX`). A timer fires at the end of its tick: never early and less
-/// than 1024 ns late. `set`, `cancel` and `next` are O(1); `expire` is amortised O(1), as a
+/// than 1024 ns late. `set` and `next` are O(1); `expire` is amortised O(1), as a
 /// timer moves to a lower level at most eight times.
 ///
 /// All timers of a level share the digits of the tick number above that level with the cursor,
@@ -113,12 +113,6 @@ impl<'a> Wheel<'a> {
         }
     }
 
-    /// Whether no timer is armed.
-    #[cfg(any(test, feature = "check"))]
-    pub(crate) const fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
     /// Armed timers.
     #[cfg(test)]
     pub(crate) const fn len(&self) -> usize {
@@ -150,14 +144,6 @@ impl<'a> Wheel<'a> {
         self.append(list, idx);
     }
 
-    /// Disarms the timer of `idx` if it is armed.
-    #[inline]
-    pub(crate) fn cancel(&mut self, idx: u32) {
-        if self.armed(idx).is_some() {
-            self.unlink(idx);
-        }
-    }
-
     /// When the timer of `idx` is to expire, to the nanosecond; `None` when it is not armed.
     #[inline]
     pub(crate) fn armed(&self, idx: u32) -> Option<u64> {
@@ -168,7 +154,7 @@ impl<'a> Wheel<'a> {
     /// When to call `expire` next; `None` when no timer is armed.
     ///
     /// This is when the earliest timer fires. It may be too early, never too late, when that
-    /// timer has been moved or cancelled and shared a slot above the lowest level with many
+    /// timer has been moved and shared a slot above the lowest level with many
     /// others; calling `expire` then spreads the slot, and the next answer is later.
     /// After `expire(now)` returned `None` it is later than `now`.
     #[inline]
@@ -522,7 +508,7 @@ mod tests {
         }
     }
 
-    /// Random arming, cancelling and steps of the clock against a map of the armed timers.
+    /// Random arming and steps of the clock against a map of the armed timers.
     fn run(seed: u128, start: u64, max_step_bits: u64) {
         let mut wheel = Wheel::new(test_table(TIMERS as usize));
         let mut model: BTreeMap<u32, u64> = BTreeMap::new();
@@ -540,11 +526,7 @@ mod tests {
                     late[idx as usize] = at <= now;
                     model.insert(idx, at);
                 }
-                4 => {
-                    wheel.cancel(idx);
-                    model.remove(&idx);
-                }
-                5 => {
+                4 | 5 => {
                     // A step back, or none.
                     let told = now - random.next_u64() % (now / 2 + 1);
                     if let Some(idx) = wheel.expire(told) {
