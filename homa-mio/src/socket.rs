@@ -112,6 +112,8 @@ pub struct Socket<S: Sys> {
     backlog_ns: u64,
     /// When something last happened.
     active: Instant,
+    /// The clock has been read for what the application does before the next turn.
+    is_stirred: bool,
     /// The core may have something to send.
     unsent: bool,
     /// The socket may have something to read.
@@ -171,6 +173,7 @@ impl<S: Sys> Socket<S> {
             wake_latency,
             backlog_ns: parts.backlog_ns,
             active: Instant::ZERO,
+            is_stirred: false,
             unsent: false,
             unread: true,
             pending: VecDeque::new(),
@@ -296,7 +299,7 @@ impl<S: Sys> Socket<S> {
         let now = self.stir();
         let deadline = options
             .timeout
-            .map(|timeout| now.after(saturating_nanos(timeout)));
+            .map(|timeout| self.clock.now().after(saturating_nanos(timeout)));
         let options = homa_proto::RequestOptions {
             cookie: options.cookie,
             deadline,
@@ -325,12 +328,16 @@ impl<S: Sys> Socket<S> {
         self.endpoint.cancel(now, rpc).is_some()
     }
 
-    /// Something is about to change in the core; the time at which.
+    /// Something is about to change in the core; the time of the first such thing since the last turn, and not of
+    /// each: to read the clock costs a good part of a short RPC, and nothing goes out before the next turn.
     fn stir(&mut self) -> Instant {
         self.unsent = true;
-        let now = self.clock.now();
-        self.active = now;
-        now
+        if !self.is_stirred {
+            self.is_stirred = true;
+            self.now = self.clock.now();
+            self.active = self.now;
+        }
+        self.now
     }
 
     /// Memory for a message of `len` bytes to send. The contents are left over from others.
@@ -496,6 +503,7 @@ impl<S: Sys> Socket<S> {
     /// whether another thread has told of news.
     pub(crate) fn turn(&mut self) -> io::Result<bool> {
         self.handed_out = 0;
+        self.is_stirred = false;
         let is_news = self.sleeper.take();
         if self.unsent || !self.udp.is_idle() {
             let now = self.clock.now();
