@@ -363,10 +363,16 @@ impl<S: Sys> Socket<S> {
     ///
     /// # Errors
     /// The socket is of no use any more.
+    #[inline]
     pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<Option<Event>> {
+        // Apart from the rest, and inlined: an event is large, and each move of it a copy.
         if let Some(event) = self.event_at_hand() {
             return Ok(Some(event));
         }
+        self.wait_for_event(timeout)
+    }
+
+    fn wait_for_event(&mut self, timeout: Option<Duration>) -> io::Result<Option<Event>> {
         let deadline = match timeout {
             None => None,
             Some(Duration::ZERO) => Some(Instant::ZERO),
@@ -391,6 +397,7 @@ impl<S: Sys> Socket<S> {
     ///
     /// # Errors
     /// The socket is of no use any more.
+    #[inline]
     pub fn poll(&mut self) -> io::Result<Option<Event>> {
         self.wait(Some(Duration::ZERO))
     }
@@ -432,17 +439,18 @@ impl<S: Sys> Socket<S> {
         self.transmit(now)
     }
 
+    #[inline(always)]
     fn event_at_hand(&mut self) -> Option<Event> {
         // An application that answers each event with a request must not starve the socket.
         if self.handed_out == EVENTS_PER_TURN {
             return None;
         }
-        let event = match self.pending.pop_front() {
-            Some(event) => event,
-            None => self.endpoint.poll_event()?,
-        };
         self.handed_out += 1;
-        Some(event)
+        if self.pending.is_empty() {
+            self.endpoint.poll_event()
+        } else {
+            self.pending.pop_front()
+        }
     }
 
     /// When the next turn is due if nothing is received; a time in the past means now.

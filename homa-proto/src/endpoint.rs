@@ -600,63 +600,69 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
 
     /// The next thing that happened. Call after each input until `None` comes; what is not
     /// polled keeps its slot, and when all are taken new work is refused.
+    #[inline]
     pub fn poll_event(&mut self) -> Option<Event<M, S::Buffer>> {
-        loop {
-            let idx = self.rpcs.pop_front(&mut self.events, dim::QUEUE)?;
-            if let Some(event) = self.event_of(idx) {
-                return Some(event);
-            }
+        let idx = self.rpcs.pop_front(&mut self.events, dim::QUEUE)?;
+        // Each has a function of its own that puts it together where it goes: of one function for all the compiler
+        // makes code that takes events to pieces.
+        match self.rpcs[idx].state {
+            State::ServerArrived => self.requested(idx),
+            State::ClientAnswered => self.answered(idx),
+            State::ClientFailed => self.failed(idx),
+            State::ServerReleased => self.released(idx),
+            _ => None,
         }
     }
 
-    /// The event of an RPC, which gives up its slot unless it waits for an answer. The event is put together
-    /// last, where it goes: it is too large to be handed around.
-    #[inline(always)]
-    fn event_of(&mut self, idx: u32) -> Option<Event<M, S::Buffer>> {
+    #[inline(never)]
+    fn requested(&mut self, idx: u32) -> Option<Event<M, S::Buffer>> {
+        self.uncharge(idx);
         let rpc = self.id_of(idx);
         let slot = &mut self.rpcs[idx];
-        let (state, cookie, error) = (slot.state, slot.cookie, slot.error);
-        let (p, port, peer_port) = (slot.peer, slot.local_port, slot.peer_port);
-        let sent = slot.out.message.take();
-        let received = match state {
-            State::ServerArrived | State::ClientAnswered => slot.inc.buffer.take(),
-            _ => None,
-        };
-        if state == State::ServerArrived {
-            slot.state = State::ServerInService;
-            self.uncharge(idx);
-        } else {
-            self.free(idx);
-        }
-        let from = PeerAddr::new(self.peers[p].addr, peer_port);
-        Some(match state {
-            State::ServerArrived => Event::Request {
-                rpc,
-                from,
-                port,
-                message: received?,
-            },
-            State::ClientAnswered => Event::Response {
-                rpc,
-                cookie,
-                from,
-                message: received?,
-                request: sent?,
-            },
-            State::ClientFailed => Event::Failed {
-                rpc,
-                cookie,
-                peer: from,
-                error: error.unwrap_or(RpcError::WentSilent),
-                request: sent?,
-            },
-            State::ServerReleased => Event::Released {
-                rpc,
-                peer: from,
-                outcome: error.map_or(Ok(()), Err),
-                response: sent?,
-            },
-            _ => return None,
+        slot.state = State::ServerInService;
+        Some(Event::Request {
+            message: slot.inc.buffer.take()?,
+            rpc,
+            from: PeerAddr::new(self.peers[slot.peer].addr, slot.peer_port),
+            port: slot.local_port,
+        })
+    }
+
+    #[inline(never)]
+    fn answered(&mut self, idx: u32) -> Option<Event<M, S::Buffer>> {
+        let rpc = self.vacate(idx);
+        let slot = &mut self.rpcs[idx];
+        Some(Event::Response {
+            message: slot.inc.buffer.take()?,
+            request: slot.out.message.take()?,
+            rpc,
+            cookie: slot.cookie,
+            from: PeerAddr::new(self.peers[slot.peer].addr, slot.peer_port),
+        })
+    }
+
+    #[inline(never)]
+    fn failed(&mut self, idx: u32) -> Option<Event<M, S::Buffer>> {
+        let rpc = self.vacate(idx);
+        let slot = &mut self.rpcs[idx];
+        Some(Event::Failed {
+            request: slot.out.message.take()?,
+            rpc,
+            cookie: slot.cookie,
+            peer: PeerAddr::new(self.peers[slot.peer].addr, slot.peer_port),
+            error: slot.error.unwrap_or(RpcError::WentSilent),
+        })
+    }
+
+    #[inline(never)]
+    fn released(&mut self, idx: u32) -> Option<Event<M, S::Buffer>> {
+        let rpc = self.vacate(idx);
+        let slot = &mut self.rpcs[idx];
+        Some(Event::Released {
+            response: slot.out.message.take()?,
+            rpc,
+            peer: PeerAddr::new(self.peers[slot.peer].addr, slot.peer_port),
+            outcome: slot.error.map_or(Ok(()), Err),
         })
     }
 
@@ -979,11 +985,23 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
 
     /// Frees the slot of a detached RPC.
     pub(crate) fn free(&mut self, idx: u32) {
+        let rpc = &mut self.rpcs[idx];
+        rpc.out.message = None;
+        if let Some(buffer) = rpc.inc.buffer.take() {
+            self.source.give_back(buffer);
+        }
+        self.vacate(idx);
+    }
+
+    /// Frees the slot of a detached RPC, but for its messages, which the caller takes. Returns the id that it had.
+    fn vacate(&mut self, idx: u32) -> RpcId {
         self.uncharge(idx);
+        let id = self.id_of(idx);
         let rpc = &mut self.rpcs[idx];
         let p = rpc.peer;
         let peer = &mut self.peers[p];
         rpc.state = State::Free;
+        rpc.generation = rpc.generation.wrapping_add(1);
         if rpc.is_client() {
             self.clients = self.clients.saturating_sub(1);
         } else {
@@ -991,16 +1009,12 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         }
         peer.live = peer.live.saturating_sub(1);
         let is_idle = peer.live == 0;
-        rpc.generation = rpc.generation.wrapping_add(1);
-        rpc.out.message = None;
-        if let Some(buffer) = rpc.inc.buffer.take() {
-            self.source.give_back(buffer);
-        }
         self.rpcs.push(&mut self.free_rpcs, dim::QUEUE, idx);
         if is_idle {
             self.peers
                 .push_back(&mut self.idle_peers, peer::dim::IDLE, p);
         }
+        id
     }
 
     /// An incoming request of `len` bytes begins to count against its peer's budget.
