@@ -366,10 +366,10 @@ impl<S: Sys> Socket<S> {
     #[inline]
     pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<Option<Event>> {
         // Apart from the rest, and inlined: an event is large, and each move of it a copy.
-        if let Some(event) = self.event_at_hand() {
-            return Ok(Some(event));
+        match Ok(self.event_at_hand()) {
+            Ok(None) => self.wait_for_event(timeout),
+            event => event,
         }
-        self.wait_for_event(timeout)
     }
 
     fn wait_for_event(&mut self, timeout: Option<Duration>) -> io::Result<Option<Event>> {
