@@ -14,34 +14,40 @@ use crate::wire::AckEntry;
 impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     /// The first packet of the response: the server has the whole request, sending it stops. `is_new`: it was not sent
     /// before.
+    #[inline]
     pub(crate) fn begin_response(&mut self, now: Instant, idx: u32, is_new: bool) {
         let rpc = &mut self.rpcs[idx];
+        let peer = &mut self.peers[rpc.peer];
         if rpc.tries > 0 {
             // Unless the server said that it knew of no request, it would have answered anyway.
-            self.peers[rpc.peer].learn_patience(is_new && rpc.was_asked);
+            peer.learn_patience(is_new && rpc.was_asked);
         }
-        let peer = &mut self.peers[rpc.peer];
         if rpc.begun_at > peer.answered {
             (peer.answered, peer.answered_at) = (rpc.begun_at, now);
         }
         // The time of a response counts only if nobody had to ask.
         if rpc.tries == 0 && !rpc.was_probed && rpc.out.sent == rpc.out.len && rpc.heard <= now {
-            let service = now.nanos_since(rpc.heard);
-            self.peers[rpc.peer].service.sample(service);
-            self.peers[rpc.peer].note_calm();
+            peer.service.sample(now.nanos_since(rpc.heard));
+            peer.note_calm();
         }
-        self.stop_sending(now, idx);
+        let is_alone = rpc.is_alone();
+        if !is_alone {
+            self.stop_sending(now, idx);
+        }
         let rpc = &mut self.rpcs[idx];
+        rpc.out.stop();
         rpc.state = State::ClientIncoming;
         rpc.moved = now;
         rpc.heard = now;
         rpc.tries = 0;
         rpc.unanswered = 0;
         rpc.has_turn = false;
-        self.retract(
-            idx,
-            Pending::RESEND_ALL | Pending::PROBE | Pending::ANNOUNCE,
-        );
+        if !is_alone {
+            self.retract(
+                idx,
+                Pending::RESEND_ALL | Pending::PROBE | Pending::ANNOUNCE,
+            );
+        }
     }
 
     /// The response is whole: the RPC ends, and the server is told with a later packet.
@@ -62,16 +68,19 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     /// Keeps an acknowledgement until data to the same peer can carry it, or until it is due.
     fn hold_ack(&mut self, now: Instant, p: u32, entry: AckEntry, local_port: u16) {
         let peer = &mut self.peers[p];
-        if peer.acks.count() == 0 {
+        let is_first = peer.acks.count() == 0;
+        if is_first {
             peer.acks_since = now;
-            self.peers
-                .push_back(&mut self.ack_order, peer::dim::ACKS, p);
         }
-        let peer = &mut self.peers[p];
         peer.ack_local_port = local_port;
         // When there is no room, the server asks for this one.
         let kept = self.acks.push(&mut peer.acks, entry);
-        if !kept || peer.acks.count() >= acks::MAX_HELD {
+        let is_full = !kept || peer.acks.count() >= acks::MAX_HELD;
+        if is_first {
+            self.peers
+                .push_back(&mut self.ack_order, peer::dim::ACKS, p);
+        }
+        if is_full {
             self.flush_acks(p);
         }
     }

@@ -6,7 +6,7 @@
 
 use crate::config::Config;
 use crate::incoming::Incoming;
-use crate::list::{List, Table};
+use crate::list::{Linked, List, Table};
 use crate::peer::{Candidate, PeerSlot};
 use crate::priority::Priorities;
 use crate::rpc::{GrantState, Pending, RpcSlot, dim};
@@ -513,6 +513,7 @@ impl<'a> Grants<'a> {
 
     /// The message is complete, or its RPC has ended: out of all books, its share handed on at
     /// the next decision.
+    #[inline(always)]
     pub(crate) fn forget<M, B>(
         &mut self,
         rpcs: &mut Table<'_, RpcSlot<M, B>>,
@@ -521,10 +522,18 @@ impl<'a> Grants<'a> {
     ) {
         // Most messages come in one packet and never are in any book.
         let rpc = &rpcs[idx];
-        let is_listed = rpcs.is_listed(dim::TOUCHED, idx);
-        if rpc.grant == GrantState::None && rpc.inc.counted == 0 && !is_listed {
-            return;
+        let is_listed = rpc.link(dim::TOUCHED).is_listed();
+        if rpc.grant != GrantState::None || rpc.inc.counted > 0 || is_listed {
+            self.strike_out(rpcs, peers, idx);
         }
+    }
+
+    fn strike_out<M, B>(
+        &mut self,
+        rpcs: &mut Table<'_, RpcSlot<M, B>>,
+        peers: &mut Table<'_, PeerSlot>,
+        idx: u32,
+    ) {
         rpcs.unlink(&mut self.touched, dim::TOUCHED, idx);
         let had_share = rpcs[idx].inc.counted > 0 || rpcs[idx].grant != GrantState::None;
         self.detach(rpcs, peers, idx);

@@ -384,7 +384,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             self.begin_incoming(now, idx, data)?;
         }
         let rpc = &mut self.rpcs[idx];
-        let p = rpc.peer;
+        let peer = &mut self.peers[rpc.peer];
         if rpc.inc.len != len {
             return Err(DropReason::LengthChanged);
         }
@@ -398,11 +398,10 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         let fills_asked = data.offset() < rpc.gaps_asked_below;
         let result = rpc.inc.accept(data.offset(), data.data());
         let fresh = rpc.inc.received().wrapping_sub(before);
-        let (tries, is_complete) = (rpc.tries, rpc.inc.is_complete());
+        let is_new = !data.retransmit();
         if fills_asked && fresh > 0 {
-            let was_late = !data.retransmit();
-            self.peers[p].learn_reordering(now, was_late);
-            if was_late {
+            peer.learn_reordering(now, is_new);
+            if is_new {
                 count(&mut self.stats.resends_spurious);
             }
         }
@@ -410,12 +409,11 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             .stats
             .message_bytes_received
             .wrapping_add(u64::from(fresh));
-        let is_new = !data.retransmit();
-        if is_new && result == Err(DropReason::Duplicate) || fresh > 0 && tries > 0 {
-            self.peers[p].learn_patience(is_new);
+        if is_new && result == Err(DropReason::Duplicate) || fresh > 0 && rpc.tries > 0 {
+            peer.learn_patience(is_new);
         }
-        if is_complete {
-            self.peers[p].data_heard = now;
+        peer.data_heard = now;
+        if rpc.inc.is_complete() {
             self.complete(now, idx);
             return result;
         }
@@ -433,10 +431,9 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         // grants whose GRANT came to it out of order.
         let reach = data.incoming().max(rpc.inc.end());
         rpc.inc.granted = rpc.inc.granted.max(reach).min(len);
+        let p = rpc.peer;
         self.note_gap(now, idx);
-        let peer = &mut self.peers[p];
-        peer.data_heard = now;
-        if peer.is_silent {
+        if self.peers[p].is_silent {
             self.grants.unsilence(&mut self.peers, p);
         }
         self.grants.touch(&mut self.rpcs, idx);
@@ -461,10 +458,10 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             return Err(DropReason::TooLongForBuffers);
         }
         let rpc = &mut self.rpcs[idx];
+        let unscheduled = data.incoming();
         rpc.inc.len = len;
-        rpc.inc.granted = data.incoming().min(len);
-        rpc.inc.told = rpc.inc.granted;
-        let unscheduled = rpc.inc.granted;
+        rpc.inc.granted = unscheduled;
+        rpc.inc.told = unscheduled;
         let changes = self.priorities.changes;
         self.priorities.observe(now, len, unscheduled);
         if self.priorities.changes != changes {
@@ -475,11 +472,12 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         } else {
             self.source.take(len as usize)
         };
-        if buffer.is_none() {
+        if buffer.is_some() {
+            rpc.inc.buffer = buffer;
+        } else {
             count(&mut self.stats.buffer_waits);
             self.grants.await_buffer(&mut self.rpcs, idx);
         }
-        self.rpcs[idx].inc.buffer = buffer;
         Ok(())
     }
 
@@ -780,9 +778,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     fn complete(&mut self, now: Instant, idx: u32) {
         let rpc = &self.rpcs[idx];
         let (p, is_client) = (rpc.peer, rpc.is_client());
-        if !rpc.is_alone() {
-            self.grants.forget(&mut self.rpcs, &mut self.peers, idx);
-        }
+        self.grants.forget(&mut self.rpcs, &mut self.peers, idx);
         if self.peers[p].is_silent {
             self.grants.unsilence(&mut self.peers, p);
         }

@@ -690,14 +690,13 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     /// A new outgoing message: what may go at once goes. A request waits while too much is on its
     /// way to its server of which nothing has been heard.
     pub(crate) fn start_sending(&mut self, now: Instant, idx: u32) {
-        let (len, unscheduled) = self.lengths(idx);
         let rpc = &self.rpcs[idx];
-        let p = rpc.peer;
-        let peer = &self.peers[p];
+        let peer = &self.peers[rpc.peer];
+        let (len, unscheduled) = self.lengths(rpc, peer);
         if rpc.is_client() {
-            let is_short = len as usize <= self.config.max_payload(peer.addr.is_ipv6());
-            let must_queue = !is_short && !peer.parked.is_empty();
-            if must_queue || !self.may_begin(p, unscheduled) {
+            let must_queue = !peer.parked.is_empty()
+                && len as usize > self.config.max_payload(peer.addr.is_ipv6());
+            if must_queue || !self.may_begin(peer, unscheduled) {
                 self.park(idx);
                 return;
             }
@@ -719,20 +718,18 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
 
     /// The length of an outgoing message, and how many bytes of it go unasked.
     #[inline(always)]
-    fn lengths(&self, idx: u32) -> (u32, u32) {
-        let rpc = &self.rpcs[idx];
+    fn lengths(&self, rpc: &RpcSlot<M, S::Buffer>, peer: &PeerSlot) -> (u32, u32) {
         let message = rpc.out.message.as_ref();
         let len = message.map_or(0, |message| message.as_ref().len());
         let len = u32::try_from(len).unwrap_or(u32::MAX);
-        let limit = self.peers[rpc.peer].unscheduled_limit;
+        let limit = peer.unscheduled_limit;
         let unscheduled = self.config.unscheduled_bytes.min(limit).max(1).min(len);
         (len, unscheduled)
     }
 
     /// Whether a request may begin that sends so many bytes unasked: nothing is unheard, or not
     /// too much.
-    fn may_begin(&self, p: u32, unscheduled: u32) -> bool {
-        let peer = &self.peers[p];
+    fn may_begin(&self, peer: &PeerSlot, unscheduled: u32) -> bool {
         // The limit that a peer tells for one message is a quarter of its receive buffer.
         let half = u64::from(peer.unscheduled_limit).saturating_mul(2);
         let limit = self.config.max_unheard.min(half);
@@ -793,17 +790,22 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     }
 
     /// Something was heard of an RPC: its peer has looked at what was sent before.
+    #[inline]
     pub(crate) fn heard_of(&mut self, idx: u32) {
         let rpc = &self.rpcs[idx];
-        let peer = &mut self.peers[rpc.peer];
+        let p = rpc.peer;
+        let peer = &mut self.peers[p];
         if rpc.begun_at > peer.begun_heard {
             peer.begun_heard = rpc.begun_at;
-            self.wake_parked(self.rpcs[idx].peer);
+            if !peer.parked.is_empty() {
+                self.wake_parked(p);
+            }
         }
     }
 
     /// A request has ended. When it was the last one, or none is left of which news could come, what is in doubt can
     /// never be known, and counts no more.
+    #[inline]
     pub(crate) fn begun_ended(&mut self, idx: u32) {
         let rpc = &mut self.rpcs[idx];
         if rpc.begun_at == 0 {
@@ -816,15 +818,16 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         // Nor could news of an older one tell what became of the last one's bytes.
         if peer.begun_live == 0 || (peer.last_begun == idx && begun_at == peer.begun) {
             peer.begun_heard = peer.begun;
-            self.wake_parked(p);
+            if !peer.parked.is_empty() {
+                self.wake_parked(p);
+            }
         }
     }
 
+    /// Some of the requests that are parked may begin.
     fn wake_parked(&mut self, p: u32) {
-        if !self.peers[p].parked.is_empty() {
-            self.peers
-                .push_back(&mut self.unparking, peer::dim::UNPARK, p);
-        }
+        self.peers
+            .push_back(&mut self.unparking, peer::dim::UNPARK, p);
     }
 
     /// Parked requests begin, a slice at a time; those that fail with their peer do so if they
@@ -845,10 +848,11 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
                 self.fail_with_silence(now, idx);
                 continue;
             }
-            let lengths = next.map(|idx| self.lengths(idx));
+            let peer = &self.peers[p];
+            let lengths = next.map(|idx| self.lengths(&self.rpcs[idx], peer));
             match next
                 .zip(lengths)
-                .filter(|&(_, (_, unscheduled))| self.may_begin(p, unscheduled))
+                .filter(|&(_, (_, unscheduled))| self.may_begin(peer, unscheduled))
             {
                 Some((idx, (len, unscheduled))) => {
                     let parked = &mut self.peers[p].parked;
