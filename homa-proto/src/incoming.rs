@@ -24,6 +24,8 @@ impl Range {
 /// `missing` = the sum of the gaps.
 #[repr(C)]
 pub(crate) struct Incoming<B> {
+    /// Holes below `end`. First, as messages that come in order have none.
+    holes: Gaps,
     pub(crate) buffer: Option<B>,
     /// Length of the message; 0 until its first packet.
     pub(crate) len: u32,
@@ -37,15 +39,14 @@ pub(crate) struct Incoming<B> {
     pub(crate) told: u32,
     /// granted − received as it stands in the books of the grants.
     pub(crate) counted: u32,
-    /// Holes below `end`.
-    holes: Gaps,
 }
 
 /// Holes in ascending order, disjoint, not touching.
 #[derive(Clone, Copy, Debug)]
+#[repr(C)]
 struct Gaps {
-    count: u8,
     ranges: [Range; MAX_GAPS],
+    count: u8,
 }
 
 impl Gaps {
