@@ -37,6 +37,8 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
                 ensure(queued, "a free slot is in no list")?;
             }
             if !rpc.state.is_live() {
+                let has_timer = self.timers.armed(idx).is_some();
+                ensure(!has_timer, "a dead RPC has a timer")?;
                 ensure(!rpc.pending.any(), "a dead RPC has control packets due")?;
                 ensure(!rpc.is_stalled, "a dead RPC counts as stalled")?;
                 ensure(

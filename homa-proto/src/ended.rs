@@ -111,7 +111,7 @@ impl<'a> Ended<'a> {
     }
 
     /// Ids remembered.
-    #[cfg(any(test, feature = "check"))]
+    #[cfg(test)]
     pub(crate) const fn len(&self) -> usize {
         self.len
     }
@@ -147,13 +147,12 @@ impl<'a> Ended<'a> {
         self.now_ns = self.now_ns.max(now_ns);
         let (place, tag, capacity) = (self.place(self.next), tag(hash), self.entries.len());
         let chain = self.chain(tag);
-        let (Some(entry), Some(newest)) =
-            (self.entries.get_mut(place), self.chains.get_mut(chain))
+        let (Some(entry), Some(newest)) = (self.entries.get_mut(place), self.chains.get_mut(chain))
         else {
             return false;
         };
-        let shrunk = self.len == capacity
-            && self.now_ns.saturating_sub(entry.at_ns) < self.window_ns;
+        let shrunk =
+            self.len == capacity && self.now_ns.saturating_sub(entry.at_ns) < self.window_ns;
         *entry = EndedEntry {
             at_ns: self.now_ns,
             tag,
@@ -204,7 +203,10 @@ impl<'a> Ended<'a> {
         if self.len < self.entries.len() && self.len != next {
             return Err("ended: wrong place for the next entry");
         }
-        let (newer, older) = (self.entries.get(oldest..self.len), self.entries.get(..oldest));
+        let (newer, older) = (
+            self.entries.get(oldest..self.len),
+            self.entries.get(..oldest),
+        );
         let (Some(newer), Some(older)) = (newer, older) else {
             return Err("ended: out of range");
         };

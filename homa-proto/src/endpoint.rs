@@ -682,7 +682,7 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
                 next = Some((at, reason));
             }
         };
-        // Without RPCs all timers are of ended ones.
+        // Without RPCs all timers in the wheel are disarmed ones.
         if self.rpc_index.len() > 0
             && let Some(at) = self.timers.next()
         {
@@ -973,7 +973,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             self.grants.forget(&mut self.rpcs, &mut self.peers, idx);
         }
         self.begun_ended(idx);
-        // Its timer stays armed: to look at it in vain some time costs less than to disarm it each time.
+        self.timers.cancel(idx);
         self.rpc_index.remove(hash, idx);
         if !is_complete {
             self.uncharge(idx);

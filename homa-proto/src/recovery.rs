@@ -45,10 +45,12 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         self.notice_lateness(now);
         self.unpark(now, true);
         for done in 0.. {
-            let Some(idx) = self.timers.expire(now.as_nanos()) else {
+            let Some((idx, is_armed)) = self.timers.expire(now.as_nanos()) else {
                 break;
             };
-            self.on_timer(now, idx);
+            if is_armed {
+                self.on_timer(now, idx);
+            }
             if done >= TIMERS_PER_CALL {
                 self.more_work = true;
                 break;
@@ -106,24 +108,22 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         // What is overdue already is looked at next, not now: the time-out after this call is
         // later than `now`, whatever happens.
         let due = due.max(self.now.after(1)).as_nanos();
-        if self.timers.armed(idx).is_none_or(|armed| armed > due) {
-            self.timers.set(idx, due);
-        }
+        self.timers.set_by(idx, due);
     }
 
-    /// Arms the timer of an RPC all of whose message has gone. When it is next due is not worked out: most are answered
-    /// before that, and the slot of such a one is armed already by the RPC that had it before.
+    /// Arms the timer of an RPC all of whose message has gone. When it is next due is not worked out if it will
+    /// most likely have been answered before anything can be due.
     #[inline(always)]
     fn arm_soon(&mut self, idx: u32) {
         let rpc = &self.rpcs[idx];
-        if rpc.unanswered >= MIN_TRIES || rpc.deadline != Instant::MAX || rpc.has_turn {
+        let answers_late = self.peers[rpc.peer].service.mean() > Some(self.soonest_ns);
+        let may_be_due = rpc.unanswered >= MIN_TRIES || rpc.deadline != Instant::MAX;
+        if answers_late || may_be_due || rpc.has_turn {
             self.arm(idx);
             return;
         }
-        let soon = self.now.after(self.soonest_ns).as_nanos();
-        if self.timers.armed(idx).is_none_or(|armed| armed > soon) {
-            self.timers.set(idx, soon);
-        }
+        let soon = self.now.after(self.soonest_ns);
+        self.timers.set_by(idx, soon.as_nanos());
     }
 
     /// Arms the timer of an RPC for when it is next due, later than `now`.
@@ -149,11 +149,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     }
 
     /// All of the request that may go has gone: the response, or a grant, is the server's turn.
-    fn silence_of_server(
-        &self,
-        rpc: &RpcSlot<M, S::Buffer>,
-        peer: &PeerSlot,
-    ) -> Option<Instant> {
+    fn silence_of_server(&self, rpc: &RpcSlot<M, S::Buffer>, peer: &PeerSlot) -> Option<Instant> {
         (rpc.out.sent > 0 && rpc.out.all_allowed_sent()).then(|| self.next_ask(rpc, peer))
     }
 
@@ -175,11 +171,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     }
 
     /// Granted bytes are missing.
-    fn silence_of_sender(
-        &self,
-        rpc: &RpcSlot<M, S::Buffer>,
-        peer: &PeerSlot,
-    ) -> Option<Instant> {
+    fn silence_of_sender(&self, rpc: &RpcSlot<M, S::Buffer>, peer: &PeerSlot) -> Option<Instant> {
         if rpc.grant == GrantState::NoBuffer {
             // Nothing is missing: there is no room for it. But a client that is gone need not wait.
             let is_request = rpc.state == State::ServerIncoming;

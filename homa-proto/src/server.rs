@@ -92,6 +92,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     /// The request is whole: it goes to the application.
     pub(crate) fn finish_request(&mut self, idx: u32) {
         count(&mut self.stats.requests_received);
+        self.timers.cancel(idx);
         let rpc = &mut self.rpcs[idx];
         rpc.state = State::ServerArrived;
         rpc.gap_due = Instant::MAX;
