@@ -53,6 +53,34 @@ impl EndedEntry {
     }
 }
 
+/// The entries with one hash, the newest first: 16 bytes. It tells the tags of the first two, so that
+/// most look-ups touch no entry, which is in no cache.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Chain {
+    newest: u32,
+    newest_tag: u32,
+    second: u32,
+    second_tag: u32,
+}
+
+impl Chain {
+    pub(crate) const EMPTY: Self = Self {
+        newest: 0,
+        newest_tag: 0,
+        second: 0,
+        second_tag: 0,
+    };
+}
+
+/// Chains for so many entries: no more than one entry in each, on average.
+#[cfg(any(test, feature = "alloc"))]
+pub(crate) const fn chains_for(entries: usize) -> usize {
+    match entries.checked_next_power_of_two() {
+        Some(chains) => chains,
+        None => usize::MAX,
+    }
+}
+
 /// The part of a hash that is used here.
 #[inline]
 const fn tag(hash: u64) -> u32 {
@@ -70,8 +98,7 @@ const fn tag(hash: u64) -> u32 {
 #[derive(Debug)]
 pub(crate) struct Ended<'a> {
     entries: Slice<'a, EndedEntry>,
-    /// The newest entry of each chain, by number.
-    chains: Slice<'a, u32>,
+    chains: Slice<'a, Chain>,
     mask: usize,
     /// The number of the next entry. Numbers go up to `numbers`, a multiple of the places, and begin again:
     /// one that is so old leads into a foreign chain, where nothing is found.
@@ -87,7 +114,7 @@ impl<'a> Ended<'a> {
     /// power of two of chains.
     pub(crate) fn new(
         entries: Slice<'a, EndedEntry>,
-        mut chains: Slice<'a, u32>,
+        mut chains: Slice<'a, Chain>,
         window_ns: u64,
     ) -> Option<Self> {
         const MOST: u32 = 1 << 31;
@@ -96,7 +123,7 @@ impl<'a> Ended<'a> {
         if !chains.len().is_power_of_two() {
             return None;
         }
-        chains.fill(0);
+        chains.fill(Chain::EMPTY);
         Some(Self {
             mask: chains.len().wrapping_sub(1),
             entries,
@@ -147,7 +174,7 @@ impl<'a> Ended<'a> {
         self.now_ns = self.now_ns.max(now_ns);
         let (place, tag, capacity) = (self.place(self.next), tag(hash), self.entries.len());
         let chain = self.chain(tag);
-        let (Some(entry), Some(newest)) = (self.entries.get_mut(place), self.chains.get_mut(chain))
+        let (Some(entry), Some(chain)) = (self.entries.get_mut(place), self.chains.get_mut(chain))
         else {
             return false;
         };
@@ -156,10 +183,15 @@ impl<'a> Ended<'a> {
         *entry = EndedEntry {
             at_ns: self.now_ns,
             tag,
-            older: *newest,
+            older: chain.newest,
             ..EndedEntry::new(addr, id)
         };
-        *newest = self.next;
+        *chain = Chain {
+            newest: self.next,
+            newest_tag: tag,
+            second: chain.newest,
+            second_tag: chain.newest_tag,
+        };
         self.len = self.len.saturating_add(1).min(capacity);
         self.next = self.next.wrapping_add(1);
         if self.next == self.numbers {
@@ -172,21 +204,32 @@ impl<'a> Ended<'a> {
     #[inline]
     pub(crate) fn contains(&self, addr: SocketAddr, id: u64, hash: u64) -> bool {
         let tag = tag(hash);
-        let mut number = self.chains.get(self.chain(tag)).copied();
-        let mut last_age = 0;
-        // Ends: the age grows, and is limited.
-        while let Some((at, age)) = number.and_then(|at| Some((at, self.age(at)?))) {
-            let Some(entry) = self.entries.get(self.place(at)) else {
-                break;
-            };
-            if age <= last_age {
-                // The number is of an entry long gone, and the place another's.
-                break;
-            }
-            if entry.tag == tag && entry.is_same(&EndedEntry::new(addr, id)) {
+        let Some(chain) = self.chains.get(self.chain(tag)) else {
+            return false;
+        };
+        let is_it = |number, its_tag| {
+            let entry = self.entries.get(self.place(number));
+            its_tag == tag && entry.is_some_and(|entry| entry.is_same(&EndedEntry::new(addr, id)))
+        };
+        let Some(newest_age) = self.age(chain.newest) else {
+            return false;
+        };
+        if is_it(chain.newest, chain.newest_tag) {
+            return true;
+        }
+        let (mut number, mut its_tag, mut last_age) = (chain.second, chain.second_tag, newest_age);
+        // Ends: the age grows, and is limited. Where it does not grow the number is of an entry long gone, and the
+        // place another's.
+        while let Some(age) = self.age(number).filter(|&age| age > last_age) {
+            if is_it(number, its_tag) {
                 return true;
             }
-            (number, last_age) = (Some(entry.older), age);
+            let older = self.entries.get(self.place(number)).map_or(0, |e| e.older);
+            if self.age(older).is_none() {
+                return false;
+            }
+            let older_tag = self.entries.get(self.place(older)).map_or(0, |e| e.tag);
+            (number, its_tag, last_age) = (older, older_tag, age);
         }
         false
     }
@@ -214,7 +257,8 @@ impl<'a> Ended<'a> {
             return Err("ended: not in the order of time");
         }
         for entry in self.entries.iter().take(self.len) {
-            let mut number = self.chains.get(self.chain(entry.tag)).copied();
+            let chain = self.chains.get(self.chain(entry.tag));
+            let mut number = chain.map(|chain| chain.newest);
             let mut steps = 0usize;
             loop {
                 let at = number.filter(|&at| self.age(at).is_some());
@@ -239,7 +283,6 @@ impl<'a> Ended<'a> {
 mod tests {
     use super::*;
     use crate::hash::{HashKey, SplitMix};
-    use crate::index::buckets_for;
     use crate::storage::test_table;
     use core::net::{Ipv4Addr, Ipv6Addr, SocketAddrV6};
     use std::collections::VecDeque;
@@ -257,7 +300,7 @@ mod tests {
 
     /// Against a queue of the last `capacity` ends: exact, whatever collides.
     fn run(capacity: usize, seed: u128, weak_hash: bool) {
-        let chains = test_table(buckets_for(capacity));
+        let chains = test_table(chains_for(capacity));
         let entries = test_table(capacity);
         let mut ended = Ended::new(entries, chains, 1000).expect("sizes that fit");
         if seed % 2 == 1 {
@@ -306,7 +349,7 @@ mod tests {
 
     #[test]
     fn sizes() {
-        assert_eq!(size_of::<EndedEntry>(), 48);
+        assert_eq!((size_of::<EndedEntry>(), size_of::<Chain>()), (48, 16));
         let make = |entries, buckets| {
             let entries = test_table(entries);
             Ended::new(entries, test_table(buckets), 1)

@@ -5,7 +5,9 @@ use alloc::boxed::Box;
 use core::ops::{Deref, DerefMut};
 
 use crate::acks::AckNode;
-use crate::ended::EndedEntry;
+#[cfg(feature = "alloc")]
+use crate::ended::chains_for;
+use crate::ended::{Chain, EndedEntry};
 use crate::index::Bucket;
 #[cfg(feature = "alloc")]
 use crate::index::buckets_for;
@@ -103,7 +105,7 @@ pub struct Storage<'a, M, B> {
     pub(crate) peer_index: Slice<'a, Bucket>,
     pub(crate) peer_order: Slice<'a, Node>,
     pub(crate) ended: Slice<'a, EndedEntry>,
-    pub(crate) ended_chains: Slice<'a, u32>,
+    pub(crate) ended_chains: Slice<'a, Chain>,
 }
 
 #[allow(
@@ -147,7 +149,7 @@ impl<M, B> Storage<'static, M, B> {
             peer_index: buckets(peers),
             peer_order: nodes(peers),
             ended: Slice::boxed(ended, EndedEntry::default),
-            ended_chains: Slice::boxed(buckets_for(ended), u32::default),
+            ended_chains: Slice::boxed(chains_for(ended), Chain::default),
         }
     }
 }
@@ -181,7 +183,7 @@ pub struct FixedStorage<M, B, const RPCS: usize, const PEERS: usize, const ENDED
     peer_index: [[Bucket; 2]; PEERS],
     peer_order: [Node; PEERS],
     ended: [EndedEntry; ENDED],
-    ended_chains: [[u32; 2]; ENDED],
+    ended_chains: [Chain; ENDED],
 }
 
 impl<M, B, const RPCS: usize, const PEERS: usize, const ENDED: usize>
@@ -207,7 +209,7 @@ impl<M, B, const RPCS: usize, const PEERS: usize, const ENDED: usize>
             peer_index: [[Bucket::EMPTY; 2]; PEERS],
             peer_order: [Node::OUT; PEERS],
             ended: [const { EndedEntry::NONE }; ENDED],
-            ended_chains: [[0; 2]; ENDED],
+            ended_chains: [Chain::EMPTY; ENDED],
         }
     }
 
@@ -225,7 +227,7 @@ impl<M, B, const RPCS: usize, const PEERS: usize, const ENDED: usize>
             peer_index: Slice::Borrowed(self.peer_index.as_flattened_mut()),
             peer_order: Slice::Borrowed(&mut self.peer_order),
             ended: Slice::Borrowed(&mut self.ended),
-            ended_chains: Slice::Borrowed(self.ended_chains.as_flattened_mut()),
+            ended_chains: Slice::Borrowed(&mut self.ended_chains),
         }
     }
 }
