@@ -296,10 +296,12 @@ impl<S: Sys> Socket<S> {
             let kind = SendErrorKind::BadAddress;
             return Err(SendError { kind, message });
         }
+        // A time-out counts from now, not from the first request since the last turn.
+        self.is_stirred &= options.timeout.is_none();
         let now = self.stir();
         let deadline = options
             .timeout
-            .map(|timeout| self.clock.now().after(saturating_nanos(timeout)));
+            .map(|timeout| now.after(saturating_nanos(timeout)));
         let options = homa_proto::RequestOptions {
             cookie: options.cookie,
             deadline,
