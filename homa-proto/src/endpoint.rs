@@ -667,7 +667,8 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
     }
 
     /// When to come back, and why; `None`: nothing to wait for but input. Ask again after every
-    /// other call.
+    /// other call. A timer may come early and find nothing to do, about once in the shortest time after
+    /// which an RPC asks ([`Config::resend_floor_ns`](crate::Config::resend_floor_ns)).
     ///
     /// After [`handle_timeout`](Self::handle_timeout)`(now)` the answer is later than `now`, or
     /// it is `now` with [`TimeoutReason::MoreWork`]. That can repeat, but not for ever: each call
