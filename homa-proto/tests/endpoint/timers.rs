@@ -72,6 +72,39 @@ fn duplicates_after_the_end() {
     assert_eq!(hand.node.poll_timeout(), None);
 }
 
+/// What ended RPCs leave behind in the timers wakes nobody who is idle, is no lateness of the next call,
+/// and does not change when the next RPC asks.
+#[test]
+fn timers_of_ended_rpcs() {
+    let asks_after = |hand: &mut Hand| {
+        let start = hand.now;
+        hand.request(10);
+        let sent = hand.wait(SECOND / 2);
+        let asked = sent.iter().find(|(_, sent)| sent.resend().is_some());
+        asked.expect("it asks").0.nanos_since(start)
+    };
+    for nap in [MS / 10, MS / 2, 3 * MS, 20 * MS, SECOND] {
+        let mut hand = Hand::new();
+        for _ in 0..20 {
+            let (_, id, _) = hand.request(10);
+            hand.data(id, 10, 10, 0..10).unwrap();
+            assert!(hand.event().is_some());
+            // Nobody calls meanwhile, but for what must be sent.
+            let until = hand.now.after(nap);
+            if hand.node.poll_timeout().is_some_and(|(at, _)| at <= until) {
+                hand.wait(nap);
+            }
+            hand.now = until;
+            assert!(nap < 3 * MS || hand.node.poll_timeout().is_none());
+        }
+        // All were answered at once: it asks after the shortest time, and not before.
+        let after = asks_after(&mut hand);
+        assert!((MS..MS + MS / 100).contains(&after), "{after} ns");
+        assert_eq!(hand.node.stats().late_timeouts, 0);
+        assert_eq!(hand.node.stats().resends_deferred, 0);
+    }
+}
+
 /// An event loop that slept for a second: no storm when it wakes, and nobody fails whose packets
 /// waited unread.
 #[test]
