@@ -103,6 +103,14 @@ fn timers_of_ended_rpcs() {
         assert_eq!(hand.node.stats().late_timeouts, 0);
         assert_eq!(hand.node.stats().resends_deferred, 0);
     }
+    // A response that was acknowledged at once: nothing is left to wait for.
+    let mut server = Hand::new();
+    let rpc = server.arrive(4, 10);
+    server.respond(rpc, 10);
+    assert!(server.node.poll_timeout().is_some());
+    server.ack(4).unwrap();
+    assert!(server.event().is_some());
+    assert_eq!(server.node.poll_timeout(), None);
 }
 
 /// An event loop that slept for a second: no storm when it wakes, and nobody fails whose packets
