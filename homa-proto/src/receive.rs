@@ -212,6 +212,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         let common = view.common();
         let is_ack = matches!(view, View::Ack(_));
         let (p, idx) = self.meet(now, origin, &common, len, is_ack)?;
+        let Origin { from, local, .. } = *origin;
         match (view, p, idx) {
             (View::Grant(grant), Some(_), Some(idx)) => {
                 count(&mut self.stats.grants_received);
@@ -230,7 +231,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             }
             (View::Resend(_), _, None) => {
                 count(&mut self.stats.resends_received);
-                self.reply(now, origin, common, Reply::Unknown)
+                self.reply(now, from, local, common, Reply::Unknown)
             }
             (View::RpcUnknown(_), _, Some(idx)) => {
                 count(&mut self.stats.unknowns_received);
@@ -259,7 +260,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             }
             (View::NeedAck(_), _, None) => {
                 count(&mut self.stats.need_acks_received);
-                self.reply(now, origin, common, Reply::Ack)
+                self.reply(now, from, local, common, Reply::Ack)
             }
             (View::Ack(acks), Some(p), _) => {
                 count(&mut self.stats.acks_received);
@@ -290,13 +291,13 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     fn reply(
         &mut self,
         now: Instant,
-        origin: &Origin,
+        to: SocketAddr,
+        local: Option<IpAddr>,
         common: Common,
         kind: Reply,
     ) -> Result<(), DropReason> {
-        let Origin { from, local, .. } = *origin;
-        let source = self.key.addr(&from);
-        if self.replies.push(now, from, source, local, common, kind) {
+        let source = self.key.addr(&to);
+        if self.replies.push(now, to, source, local, common, kind) {
             Ok(())
         } else {
             count(&mut self.stats.replies_limited);
@@ -322,11 +323,12 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
                 Ok(idx) => idx,
                 Err(why) => {
                     if why == DropReason::OverBudget && data.offset() == 0 {
+                        let Origin { from, local, .. } = *origin;
                         // It is to come again later: a sign of life, lest it fails meanwhile, and
                         // what a stranger needs to be none.
-                        let _ = self.reply(now, origin, common, Reply::Busy);
+                        let _ = self.reply(now, from, local, common, Reply::Busy);
                         if p.is_none_or(|p| !self.peers[p].is_proved) {
-                            let _ = self.reply(now, origin, common, Reply::Cutoffs);
+                            let _ = self.reply(now, from, local, common, Reply::Cutoffs);
                         }
                     }
                     return Err(why);

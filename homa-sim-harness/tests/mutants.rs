@@ -82,8 +82,8 @@ const MUTANTS: &[Mutant] = &[
     Mutant {
         what: "no memory of ended requests",
         file: "ended.rs",
-        from: "self.index.find(hash, is_wanted).is_some()",
-        to: "self.index.find(hash, is_wanted).is_some() && hash == 0",
+        from: "its_tag == tag && entry",
+        to: "its_tag == tag && hash == 0 && entry",
     },
     Mutant {
         what: "an acknowledgement of a request under way ends it",
