@@ -167,7 +167,7 @@ impl Config {
             )?;
         }
         let packet = self.max_payload(false) as u64;
-        // Grants, and so packets, stay whole ones if all that is derived is.
+        // Grants of whole packets leave no short ones to be sent.
         let whole = |bytes: u64| {
             let bytes = bytes.div_ceil(packet).saturating_mul(packet);
             u32::try_from(bytes).unwrap_or(u32::MAX)
@@ -197,7 +197,9 @@ impl Config {
         let known = self.link_bps > 0 && self.rtt_ns > 0;
         if self.unscheduled_bytes == 0 {
             self.unscheduled_bytes = if known {
-                whole(u64::try_from(in_flight).unwrap_or(u64::MAX).max(1))
+                u32::try_from(in_flight)
+                    .unwrap_or(u32::MAX)
+                    .max(packet as u32)
             } else {
                 UNKNOWN_UNSCHEDULED
             };
@@ -222,7 +224,9 @@ impl Config {
                     self.min_grant =
                         whole((u64::from(unscheduled) / 4).max(packet.saturating_mul(2)));
                 }
-                self.window = unscheduled.saturating_add(self.min_grant.min(unscheduled));
+                self.window = whole(
+                    u64::from(unscheduled).saturating_add(self.min_grant.min(unscheduled).into()),
+                );
             }
         }
         Ok(self)
