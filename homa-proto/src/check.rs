@@ -100,7 +100,15 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             }
         }
         let mut books = std::vec![(0u32, 0u64); self.peers.len()];
+        let mut queued = std::vec![0u64; self.peers.len()];
         for rpc in self.rpcs.iter() {
+            if let Some(queued) = queued.get_mut(rpc.peer as usize) {
+                *queued += u64::from(rpc.queued);
+            }
+            ensure(
+                (rpc.queued > 0) == rpc.out.message.is_some(),
+                "a message that is kept does not count, or the reverse",
+            )?;
             if rpc.state != State::Free
                 && !rpc.is_client()
                 && let Some((requests, arriving)) = books.get_mut(rpc.peer as usize)
@@ -109,6 +117,12 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
                 *arriving += u64::from(rpc.charged);
             }
         }
+        ensure(
+            self.peers.iter().map(|peer| peer.queued).eq(queued),
+            "bytes queued for a peer miscounted",
+        )?;
+        let all: u64 = self.rpcs.iter().map(|rpc| u64::from(rpc.queued)).sum();
+        ensure(all == self.queued, "bytes queued miscounted")?;
         let mut strangers = 0;
         for (peer, book) in self.peers.iter().zip(books) {
             ensure(

@@ -299,6 +299,8 @@ pub struct Endpoint<'a, M, S: BufferSource> {
     pub(crate) replies: Replies,
     /// Bytes of strangers' requests that are arriving.
     pub(crate) strangers_arriving: u64,
+    /// Bytes of messages of this endpoint's own that are kept.
+    pub(crate) queued: u64,
     /// The peer and the RPC of the last packet.
     last_peer: u32,
     last_rpc: u32,
@@ -329,7 +331,7 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
         storage: Storage<'a, M, S::Buffer>,
         source: S,
     ) -> Result<Self, ConfigError> {
-        let config = config.resolve()?;
+        let mut config = config.resolve()?;
         let mut random = SplitMix::new(seed);
         let key = HashKey::new(seed);
         let mut rpcs = Table::new(storage.rpcs);
@@ -345,6 +347,7 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
         fits("rpcs", usable(rpcs.len()))?;
         fits("peers", usable(peers.len()))?;
         let enough = rpcs.len();
+        config.fit(enough, source.capacity());
         fits("timers", storage.timers.len() >= enough)?;
         fits("send_order", storage.send_order.len() >= enough)?;
         fits("grant_order", storage.grant_order.len() >= enough)?;
@@ -424,6 +427,7 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
             unparking: List::EMPTY,
             replies: Replies::new(),
             strangers_arriving: 0,
+            queued: 0,
             last_peer: 0,
             last_rpc: 0,
             run: NIL,
@@ -472,7 +476,7 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
         let now = self.advance(now);
         match self.start_request(now, to, message.as_ref().len(), options) {
             Ok(idx) => {
-                self.rpcs[idx].out.message = Some(message);
+                self.keep(idx, message);
                 count(&mut self.stats.requests_sent);
                 self.start_sending(now, idx);
                 Ok(self.id_of(idx))
@@ -506,6 +510,8 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
         if self.free_rpcs.first().is_none() || self.clients >= self.most_of_a_half() {
             return Err(SendErrorKind::RpcsFull);
         }
+        let known = self.peer_of(socket);
+        self.check_queue(known, len)?;
         let p = self
             .peer_or_new(now, socket, None)
             .ok_or(SendErrorKind::PeersFull)?;
@@ -535,7 +541,8 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
     /// # Errors
     ///
     /// [`SendError`] gives the message back and says why: among the reasons, that the RPC has
-    /// ended because its client no longer knows it.
+    /// ended because its client no longer knows it. With a full queue the RPC goes on waiting for
+    /// its response.
     pub fn send_response(
         &mut self,
         now: Instant,
@@ -543,10 +550,14 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
         message: M,
     ) -> Result<(), SendError<M>> {
         let now = self.advance(now);
-        let checked = self.check_len(message.as_ref().len()).and_then(|()| {
-            self.find(rpc)
+        let len = message.as_ref().len();
+        let checked = self.check_len(len).and_then(|()| {
+            let idx = self
+                .find(rpc)
                 .filter(|&idx| self.rpcs[idx].state == State::ServerInService)
-                .ok_or(SendErrorKind::NoSuchRpc)
+                .ok_or(SendErrorKind::NoSuchRpc)?;
+            self.check_queue(Some(self.rpcs[idx].peer), len)?;
+            Ok(idx)
         });
         match checked {
             Ok(idx) => {
@@ -557,7 +568,7 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
                 rpc.asked = now;
                 rpc.has_turn = false;
                 rpc.tries = 0;
-                rpc.out.message = Some(message);
+                self.keep(idx, message);
                 count(&mut self.stats.responses_sent);
                 self.start_sending(now, idx);
                 Ok(())
@@ -738,6 +749,13 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
         self.find(rpc).map(|idx| self.rpcs[idx].id)
     }
 
+    /// Bytes of this endpoint's own messages that are kept: waiting to be sent, on their way, or
+    /// waiting for the event that hands them back to be polled.
+    #[must_use]
+    pub fn queued_bytes(&self) -> u64 {
+        self.queued
+    }
+
     /// Peers known.
     #[must_use]
     pub fn known_peers(&self) -> usize {
@@ -800,6 +818,33 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         } else {
             Ok(())
         }
+    }
+
+    /// Whether one more message of `len` bytes keeps to what may be kept, for a peer, if it is known,
+    /// and for all.
+    fn check_queue(&self, p: Option<u32>, len: usize) -> Result<(), SendErrorKind> {
+        let fits = |kept: u64, most| kept == 0 || kept.saturating_add(len as u64) <= most;
+        let to_peer = p.map_or(0, |p| self.peers[p].queued);
+        if !fits(to_peer, self.config.max_peer_queued) {
+            Err(SendErrorKind::PeerQueueFull)
+        } else if !fits(self.queued, self.config.max_queued) {
+            Err(SendErrorKind::QueueFull)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// A message goes out in an RPC, and is kept until that is freed.
+    fn keep(&mut self, idx: u32, message: M) {
+        let rpc = &mut self.rpcs[idx];
+        // Its length has been checked.
+        let len = message.as_ref().len();
+        rpc.queued = u32::try_from(len).unwrap_or(u32::MAX);
+        rpc.out.message = Some(message);
+        let len = u64::from(rpc.queued);
+        let peer = &mut self.peers[rpc.peer];
+        peer.queued = peer.queued.saturating_add(len);
+        self.queued = self.queued.saturating_add(len);
     }
 
     pub(crate) fn id_of(&self, idx: u32) -> RpcId {
@@ -978,8 +1023,11 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         if let Some(buffer) = rpc.inc.buffer.take() {
             self.source.give_back(buffer);
         }
+        let queued = u64::from(core::mem::take(&mut rpc.queued));
+        self.queued = self.queued.saturating_sub(queued);
         self.rpcs.push_front(&mut self.free_rpcs, dim::QUEUE, idx);
         let peer = &mut self.peers[p];
+        peer.queued = peer.queued.saturating_sub(queued);
         peer.live = peer.live.saturating_sub(1);
         if peer.live == 0 {
             self.peers

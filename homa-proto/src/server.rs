@@ -70,11 +70,10 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     /// Whether one more request of a peer, new where there is none, keeps to what it and all strangers
     /// may have under way.
     fn is_within_budget(&self, p: Option<u32>, addr_hash: u64, data: &DataView<'_>) -> bool {
-        let of = |limit: u64| if limit == 0 { u64::MAX } else { limit };
         let peer = p.map(|p| &self.peers[p]);
         let (requests, arriving) = peer.map_or((0, 0), |peer| (peer.requests, peer.arriving));
         let len = u64::from(data.message_len());
-        let fits = |held: u64, limit| held == 0 || held.saturating_add(len) <= of(limit);
+        let fits = |held: u64, limit| held == 0 || held.saturating_add(len) <= limit;
         let is_whole = data.data().len() as u64 == len;
         let token = self.key.token(addr_hash, self.priorities.version);
         let is_stranger = match peer {
@@ -82,7 +81,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             None => data.cutoff_version() != token,
         };
         let config = &self.config;
-        u64::from(requests) < of(u64::from(config.max_peer_requests))
+        requests < config.max_peer_requests
             && (is_whole || fits(arriving, config.max_peer_bytes))
             && (is_whole
                 || !is_stranger
