@@ -123,14 +123,22 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         )?;
         let all: u64 = self.rpcs.iter().map(|rpc| u64::from(rpc.queued)).sum();
         ensure(all == self.queued, "bytes queued miscounted")?;
-        let mut strangers = 0;
+        let (mut strangers, mut stranger_requests, mut stranger_peers) = (0, 0, 0);
         for (peer, book) in self.peers.iter().zip(books) {
             ensure(
                 book == (peer.requests, peer.arriving),
                 "requests of a peer or their bytes miscounted",
             )?;
-            strangers += if peer.is_proved { 0 } else { book.1 };
+            if !peer.is_proved {
+                strangers += book.1;
+                stranger_requests += book.0;
+                stranger_peers += u32::from(book.0 > 0);
+            }
         }
+        ensure(
+            (stranger_requests, stranger_peers) == (self.stranger_requests, self.stranger_peers),
+            "requests of strangers miscounted",
+        )?;
         ensure(
             strangers == self.strangers_arriving,
             "arriving bytes of strangers miscounted",

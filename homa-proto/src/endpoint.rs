@@ -299,6 +299,9 @@ pub struct Endpoint<'a, M, S: BufferSource> {
     pub(crate) replies: Replies,
     /// Bytes of strangers' requests that are arriving.
     pub(crate) strangers_arriving: u64,
+    /// Slots taken by requests of strangers, and strangers that have requests here.
+    pub(crate) stranger_requests: u32,
+    pub(crate) stranger_peers: u32,
     /// Bytes of messages of this endpoint's own that are kept.
     pub(crate) queued: u64,
     /// The peer and the RPC of the last packet.
@@ -427,6 +430,8 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
             unparking: List::EMPTY,
             replies: Replies::new(),
             strangers_arriving: 0,
+            stranger_requests: 0,
+            stranger_peers: 0,
             queued: 0,
             last_peer: 0,
             last_rpc: 0,
@@ -965,7 +970,13 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         if id & 1 == 0 {
             self.clients = self.clients.saturating_add(1);
         } else {
-            self.peers[p].requests = self.peers[p].requests.saturating_add(1);
+            let peer = &mut self.peers[p];
+            if !peer.is_proved {
+                let is_first = u32::from(peer.requests == 0);
+                self.stranger_requests = self.stranger_requests.saturating_add(1);
+                self.stranger_peers = self.stranger_peers.saturating_add(is_first);
+            }
+            peer.requests = peer.requests.saturating_add(1);
         }
         rpc.id = id;
         rpc.moved = self.now;
@@ -1016,7 +1027,13 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         if rpc.id & 1 == 0 {
             self.clients = self.clients.saturating_sub(1);
         } else {
-            self.peers[p].requests = self.peers[p].requests.saturating_sub(1);
+            let peer = &mut self.peers[p];
+            peer.requests = peer.requests.saturating_sub(1);
+            if !peer.is_proved {
+                let is_last = u32::from(peer.requests == 0);
+                self.stranger_requests = self.stranger_requests.saturating_sub(1);
+                self.stranger_peers = self.stranger_peers.saturating_sub(is_last);
+            }
         }
         rpc.generation = rpc.generation.wrapping_add(1);
         rpc.out.message = None;
@@ -1030,8 +1047,13 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         peer.queued = peer.queued.saturating_sub(queued);
         peer.live = peer.live.saturating_sub(1);
         if peer.live == 0 {
-            self.peers
-                .push_back(&mut self.idle_peers, peer::dim::IDLE, p);
+            // Nothing is lost with a stranger: it goes before those that are known.
+            let is_proved = peer.is_proved;
+            let idle = &mut self.idle_peers;
+            match is_proved {
+                true => self.peers.push_back(idle, peer::dim::IDLE, p),
+                false => self.peers.push_front(idle, peer::dim::IDLE, p),
+            }
         }
     }
 
@@ -1064,6 +1086,9 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         if !peer.is_proved && peer.wrong_guesses < u8::MAX {
             peer.is_proved = true;
             self.strangers_arriving = self.strangers_arriving.saturating_sub(peer.arriving);
+            let has_requests = u32::from(peer.requests > 0);
+            self.stranger_requests = self.stranger_requests.saturating_sub(peer.requests);
+            self.stranger_peers = self.stranger_peers.saturating_sub(has_requests);
         }
     }
 

@@ -269,13 +269,13 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
                 Ok(idx) => idx,
                 Err(why) => {
                     if why == DropReason::OverBudget && data.offset() == 0 {
-                        // It is to come again later: a sign of life, lest it fails meanwhile, and
-                        // what a stranger needs to be none.
+                        // It is to come again later: what a stranger needs to be none, and a sign of life, lest it
+                        // fails meanwhile.
                         let common = data.common();
-                        let _ = self.reply(now, from, local, common, Reply::Busy);
                         if p.is_none_or(|p| !self.peers[p].is_proved) {
                             let _ = self.reply(now, from, local, common, Reply::Cutoffs);
                         }
+                        let _ = self.reply(now, from, local, common, Reply::Busy);
                     }
                     return Err(why);
                 }

@@ -34,12 +34,12 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             return Err(DropReason::EndedRpc);
         }
         self.was_asked = true;
+        if !self.is_within_budget(p, addr_hash, data) {
+            return Err(DropReason::OverBudget);
+        }
         let servers = self.live_rpcs().saturating_sub(self.clients);
         if self.live_rpcs() == self.rpcs.len() || servers >= self.most_of_a_half() {
             return Err(DropReason::RpcsFull);
-        }
-        if !self.is_within_budget(p, addr_hash, data) {
-            return Err(DropReason::OverBudget);
         }
         let p = match p {
             Some(p) => p,
@@ -86,6 +86,15 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             && (is_whole
                 || !is_stranger
                 || fits(self.strangers_arriving, config.max_stranger_bytes))
+            && (!is_stranger || self.has_place_for_stranger(requests == 0))
+    }
+
+    /// Strangers take no more than half of the slots, and of the table of peers: the rest is for those who are known, and
+    /// for newcomers once they have shown that they get what is sent to them.
+    fn has_place_for_stranger(&self, is_new: bool) -> bool {
+        let is_below_half = |taken: u32, all: usize| (taken as usize) < all.div_ceil(2);
+        is_below_half(self.stranger_requests, self.rpcs.len())
+            && (!is_new || is_below_half(self.stranger_peers, self.peers.len()))
     }
 
     /// The request is whole: it goes to the application.
