@@ -1089,6 +1089,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             let has_requests = u32::from(peer.requests > 0);
             self.stranger_requests = self.stranger_requests.saturating_sub(peer.requests);
             self.stranger_peers = self.stranger_peers.saturating_sub(has_requests);
+            self.grants.prove(&mut self.peers, p);
         }
     }
 

@@ -234,7 +234,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         }
     }
 
-    fn reply(
+    pub(crate) fn reply(
         &mut self,
         now: Instant,
         to: SocketAddr,
@@ -563,6 +563,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         priority: u8,
     ) -> Result<(), DropReason> {
         match self.rpcs[idx].state {
+            State::ServerIncoming if self.waits_as_stranger(idx) => self.start_over(now, idx),
             // Here the other side is the client, which waits for a response.
             State::ServerIncoming => {
                 if self.rpcs[idx].grant == GrantState::NoBuffer {
@@ -658,6 +659,8 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         rpc.heard = now;
         rpc.unanswered = 0;
         rpc.has_turn = false;
+        self.note_busy_sitting(now, idx);
+        let rpc = &mut self.rpcs[idx];
         if rpc.state == State::ServerOutgoing {
             rpc.tries = 0;
             rpc.unanswered = 0;

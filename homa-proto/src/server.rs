@@ -5,10 +5,11 @@ use core::net::{IpAddr, SocketAddr};
 use crate::buffer::BufferSource;
 use crate::endpoint::Endpoint;
 use crate::error::{DropReason, RpcError};
-use crate::rpc::{Pending, State, dim};
+use crate::rpc::{GrantState, Pending, State, dim};
 use crate::stats::count;
 use crate::time::Instant;
-use crate::wire::{DATA_LEN, DataView};
+use crate::transmit::Reply;
+use crate::wire::{Common, DATA_LEN, DataView};
 
 impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     /// DATA for an RPC that is not known: a new request, unless it has run here before.
@@ -95,6 +96,29 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         let is_below_half = |taken: u32, all: usize| (taken as usize) < all.div_ceil(2);
         is_below_half(self.stranger_requests, self.rpcs.len())
             && (!is_new || is_below_half(self.stranger_peers, self.peers.len()))
+    }
+
+    /// Whether a stranger waits for grants that others have used up. It has nothing to send, and so cannot show that it is none.
+    pub(crate) fn waits_as_stranger(&self, idx: u32) -> bool {
+        let rpc = &self.rpcs[idx];
+        let peer = &self.peers[rpc.peer];
+        let needs_grant = matches!(rpc.grant, GrantState::Waiting | GrantState::Active);
+        let has_room = self.grants.room(peer) > 0;
+        !peer.is_proved && needs_grant && rpc.inc.outstanding() == 0 && !has_room
+    }
+
+    /// It begins again, and will not come as a stranger then.
+    pub(crate) fn start_over(&mut self, now: Instant, idx: u32) -> Result<(), DropReason> {
+        let rpc = &self.rpcs[idx];
+        let peer = &self.peers[rpc.peer];
+        let packet = Common {
+            source_port: rpc.peer_port,
+            dest_port: rpc.local_port,
+            sender_id: rpc.id ^ 1,
+        };
+        let (to, local) = (peer.addr, peer.local);
+        self.abandon_request(now, idx);
+        self.reply(now, to, local, packet, Reply::Unknown)
     }
 
     /// The request is whole: it goes to the application.
