@@ -373,6 +373,32 @@ fn busy_peers_do_not_hold_headroom() {
     assert!(!grants(&hand.out()).is_empty());
 }
 
+/// Nor does BUSY that nobody asked for, however often it comes; but who sends something now and then keeps its grants.
+#[test]
+fn busy_unasked_does_not_hold_headroom() {
+    for sends in [false, true] {
+        let mut hand = Hand::with(by_rank(), limits()).acquainted();
+        hand.data(4, 900_000, 0, 0..0).unwrap();
+        hand.out();
+        let held = hand.node.total_incoming();
+        assert!(held > 0);
+        for i in 0..100 {
+            hand.wait(MS / 4);
+            hand.busy(4).unwrap();
+            if sends && i % 4 == 0 {
+                let at = i / 4 * 10;
+                hand.data(4, 900_000, 0, at..at + 10).unwrap();
+            }
+        }
+        assert_eq!(hand.node.stats().peers_silenced, u64::from(!sends));
+        assert_eq!(hand.node.total_incoming() > 0, sends);
+        assert_eq!(hand.node.live_rpcs(), 1);
+        // It sends, and goes on.
+        hand.data(4, 900_000, 0, 5_000..6_000).unwrap();
+        assert!(hand.node.total_incoming() >= held / 2);
+    }
+}
+
 /// Senders that answer each grant at once, for the runs below.
 struct Senders {
     /// By peer and id: length, bytes sent, granted.
