@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use anyhow::{Context, Result};
 use homa_mio::generic::{Options, Socket};
 use homa_mio::sys::{Os, Sys};
-use homa_mio::{Event, Feature, Message, Reason, RequestOptions, SendErrorKind, Wait};
+use homa_mio::{Event, Feature, Message, Reason, RequestOptions, Wait};
 #[cfg(target_os = "linux")]
 use homa_uring::Uring;
 
@@ -134,7 +134,7 @@ impl<S: Sys> Client for HomaClient<S> {
         let to = self.to[id as usize % self.to.len()];
         match self.socket.request(to, message, options) {
             Ok(_) => Ok(true),
-            Err(error) if error.kind == SendErrorKind::RpcsFull => Ok(false),
+            Err(error) if error.kind.is_full() => Ok(false),
             Err(error) => Err(error.kind.into()),
         }
     }

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use homa_mio::{Event, RequestOptions, RpcError, SendErrorKind, Wait};
+use homa_mio::{Event, RequestOptions, RpcError, Wait};
 use serde::Serialize;
 
 use crate::report::{self, median, percentile};
@@ -516,7 +516,7 @@ impl Pair {
         let message = self.client.buffer(len);
         match self.client.request(to, message, RequestOptions::default()) {
             Ok(_) => Ok(true),
-            Err(error) if error.kind == SendErrorKind::RpcsFull => Ok(false),
+            Err(error) if error.kind.is_full() => Ok(false),
             Err(error) => bail!("a request was refused: {}", error.kind),
         }
     }

@@ -289,6 +289,10 @@ impl BufferSource for Pool {
             _ => 0,
         }
     }
+
+    fn capacity(&self) -> Option<usize> {
+        Some(self.max_out)
+    }
 }
 
 /// Tells whether messages have been dropped whose memory was missed.

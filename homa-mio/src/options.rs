@@ -61,9 +61,7 @@ impl<S: Default> Default for Options<S> {
                 // What passes at 100 Gb/s while a thread wakes up, one grant for each batch.
                 max_incoming: 2_000_000,
                 min_grant: 32_768,
-                // Parts of the memory for messages.
-                max_peer_bytes: 128 << 20,
-                max_stranger_bytes: 64 << 20,
+                max_queued: 512 << 20,
                 ..Config::default()
             },
             limits: Limits::default(),
@@ -121,6 +119,15 @@ impl<S: Sys> Options<S> {
         &mut self.config
     }
 
+    /// Most bytes of requests and replies that are kept until they are no longer needed, for all
+    /// peers and for one: what would exceed it is refused. Default 512 MiB, and half of it.
+    #[must_use]
+    pub fn queue(mut self, all: u64, peer: u64) -> Self {
+        self.config.max_queued = all;
+        self.config.max_peer_queued = peer;
+        self
+    }
+
     /// How many RPCs, peers and ended requests there is room for.
     #[must_use]
     pub fn limits(mut self, limits: Limits) -> Self {
@@ -130,7 +137,8 @@ impl<S: Sys> Options<S> {
 
     /// Memory for messages: at most `in_use` bytes for those that are arriving or have arrived
     /// and are not dropped yet; what is free is kept up to `kept` bytes. Default 256 MiB and
-    /// 64 MiB. Nothing is allocated before it is needed.
+    /// 64 MiB. Nothing is allocated before it is needed. Half of it is for one client's requests that
+    /// are arriving, a quarter for those of strangers, unless [`config`](Self::config) says otherwise.
     #[must_use]
     pub fn memory(mut self, in_use: usize, kept: usize) -> Self {
         self.buffer_bytes = in_use;
@@ -202,6 +210,8 @@ impl<S: Sys> Options<S> {
         let part = |all: u64| all.div_ceil(count as u64);
         self.config.link_bps = part(self.config.link_bps);
         self.config.max_incoming = part(self.config.max_incoming);
+        self.config.max_queued = part(self.config.max_queued);
+        self.config.max_peer_queued = part(self.config.max_peer_queued);
         self.buffer_bytes /= count;
         self.kept_bytes /= count;
         self

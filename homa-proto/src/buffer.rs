@@ -24,6 +24,12 @@ pub trait BufferSource {
     /// The longest message that could ever get a buffer, in bytes. Longer ones are refused at
     /// once instead of waiting for ever.
     fn max_len(&self) -> usize;
+
+    /// Bytes of all buffers together, where that is known: budgets that are not set are parts of
+    /// it (`Config::max_peer_bytes`, `Config::max_stranger_bytes`). Asked once.
+    fn capacity(&self) -> Option<usize> {
+        None
+    }
 }
 
 /// Memory for one message from [`FixedBuffers`]. Dereferences to the message's bytes.
@@ -172,6 +178,12 @@ impl<'a, const N: usize> BufferSource for FixedBuffers<'a, N> {
     fn max_len(&self) -> usize {
         let mut with_chunks = self.pools.iter().filter(|pool| !pool.slots.is_empty());
         with_chunks.next_back().map_or(0, |pool| pool.chunk_len)
+    }
+
+    fn capacity(&self) -> Option<usize> {
+        let bytes = |pool: &FixedPool<'_>| pool.chunk_len.saturating_mul(pool.slots.len());
+        let sum = |all: usize, pool| all.saturating_add(bytes(pool));
+        Some(self.pools.iter().fold(0, sum))
     }
 }
 
@@ -475,6 +487,10 @@ mod heap {
 
         fn max_len(&self) -> usize {
             self.max_total
+        }
+
+        fn capacity(&self) -> Option<usize> {
+            Some(self.max_total)
         }
     }
 }

@@ -100,7 +100,15 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             }
         }
         let mut books = std::vec![(0u32, 0u64); self.peers.len()];
+        let mut queued = std::vec![0u64; self.peers.len()];
         for rpc in self.rpcs.iter() {
+            if let Some(queued) = queued.get_mut(rpc.peer as usize) {
+                *queued += u64::from(rpc.queued);
+            }
+            ensure(
+                (rpc.queued > 0) == rpc.out.message.is_some(),
+                "a message that is kept does not count, or the reverse",
+            )?;
             if rpc.state != State::Free
                 && !rpc.is_client()
                 && let Some((requests, arriving)) = books.get_mut(rpc.peer as usize)
@@ -109,14 +117,28 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
                 *arriving += u64::from(rpc.charged);
             }
         }
-        let mut strangers = 0;
+        ensure(
+            self.peers.iter().map(|peer| peer.queued).eq(queued),
+            "bytes queued for a peer miscounted",
+        )?;
+        let all: u64 = self.rpcs.iter().map(|rpc| u64::from(rpc.queued)).sum();
+        ensure(all == self.queued, "bytes queued miscounted")?;
+        let (mut strangers, mut stranger_requests, mut stranger_peers) = (0, 0, 0);
         for (peer, book) in self.peers.iter().zip(books) {
             ensure(
                 book == (peer.requests, peer.arriving),
                 "requests of a peer or their bytes miscounted",
             )?;
-            strangers += if peer.is_proved { 0 } else { book.1 };
+            if !peer.is_proved {
+                strangers += book.1;
+                stranger_requests += book.0;
+                stranger_peers += u32::from(book.0 > 0);
+            }
         }
+        ensure(
+            (stranger_requests, stranger_peers) == (self.stranger_requests, self.stranger_peers),
+            "requests of strangers miscounted",
+        )?;
         ensure(
             strangers == self.strangers_arriving,
             "arriving bytes of strangers miscounted",

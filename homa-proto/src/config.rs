@@ -56,16 +56,26 @@ pub struct Config {
     /// the receive buffer that the peer has told of. 0: 2,000,000 or ten times the unscheduled
     /// bytes, whichever is more.
     pub max_unheard: u64,
-    /// Most requests of one peer under way here at once: further ones are told BUSY. 0: no limit but
-    /// that of the table.
+    /// Most requests of one peer under way here at once: further ones are told BUSY. 0: three
+    /// quarters of the slots.
     pub max_peer_requests: u32,
     /// Most bytes of requests of one peer that are arriving at once; a single one may be longer.
-    /// Further ones are told BUSY. 0: no limit but that of the buffers.
+    /// Further ones are told BUSY. 0: half of what the buffer source holds, no limit where it
+    /// does not tell.
     pub max_peer_bytes: u64,
     /// The same for all strangers together: peers that have not shown yet that they get what is
     /// sent to their address, as a forger of addresses never can. Requests of a single packet do
-    /// not count. 0: no limit but that of the buffers.
+    /// not count. 0: a quarter of what the buffer source holds, no limit where it does not tell.
     pub max_stranger_bytes: u64,
+    /// Most bytes of this endpoint's own messages to one peer, requests and responses, that are
+    /// kept at once: from the call that hands a message over to the event that hands it back. A
+    /// single one may be longer. Beyond it `send_request` and `send_response` refuse with
+    /// [`PeerQueueFull`](crate::SendErrorKind::PeerQueueFull). 0: half of `max_queued`.
+    pub max_peer_queued: u64,
+    /// The same for all peers together, refused with
+    /// [`QueueFull`](crate::SendErrorKind::QueueFull). 0: 256 MiB, or 64 times `max_message` if
+    /// that is more.
+    pub max_queued: u64,
     /// Smallest grant, in bytes, while a message has at least half of its window on the way; a
     /// grant that reaches the end of the message may be smaller. 0: a quarter of the unscheduled
     /// bytes and at least two packets where the window is derived from them, else every byte is
@@ -120,6 +130,9 @@ const UNKNOWN_UNSCHEDULED: u32 = 40_000;
 const UNKNOWN_UNHEARD: u64 = 2_000_000;
 /// `max_incoming` in multiples of the unscheduled bytes, as in the kernel module.
 const INCOMING_MULTIPLE: u64 = 10;
+/// `max_queued` where it is not set: bytes, and at least so many of the longest messages.
+const DEFAULT_QUEUED: u64 = 256 << 20;
+const QUEUED_MULTIPLE: u64 = 64;
 /// The same where the window is known to be one round trip's worth (SIGCOMM '18): room for the active messages,
 /// and more for what was granted to messages since overtaken whose senders are busy elsewhere. Simulated W4
 /// at 80 % load on 16 hosts at 25 Gb/s: with 10 and no window the P99 slowdown of 10 to 100 KB is 40, so it is 3.
@@ -229,7 +242,30 @@ impl Config {
                 );
             }
         }
+        if self.max_queued == 0 {
+            self.max_queued = u64::from(self.max_message)
+                .saturating_mul(QUEUED_MULTIPLE)
+                .max(DEFAULT_QUEUED);
+        }
+        if self.max_peer_queued == 0 {
+            self.max_peer_queued = self.max_queued / 2;
+        }
         Ok(self)
+    }
+
+    /// Fills in what is derived from the size of the tables and of the memory for messages.
+    pub(crate) fn fit(&mut self, rpcs: usize, capacity: Option<usize>) {
+        let derive = |limit: &mut u64, most: Option<usize>| {
+            if *limit == 0 {
+                *limit = most.map_or(u64::MAX, |most| (most as u64).max(1));
+            }
+        };
+        if self.max_peer_requests == 0 {
+            let most = rpcs.saturating_sub(rpcs / 4);
+            self.max_peer_requests = u32::try_from(most).unwrap_or(u32::MAX);
+        }
+        derive(&mut self.max_peer_bytes, capacity.map(|all| all / 2));
+        derive(&mut self.max_stranger_bytes, capacity.map(|all| all / 4));
     }
 
     /// The most that is granted: never more than the carrier's buffer holds.
@@ -272,6 +308,8 @@ impl Default for Config {
             max_peer_requests: 0,
             max_peer_bytes: 0,
             max_stranger_bytes: 0,
+            max_peer_queued: 0,
+            max_queued: 0,
             min_grant: 0,
             fifo_permille: 50,
             fifo_grant_increment: 50_000,

@@ -300,6 +300,11 @@ pub struct Endpoint<'a, M, S: BufferSource> {
     pub(crate) replies: Replies,
     /// Bytes of strangers' requests that are arriving.
     pub(crate) strangers_arriving: u64,
+    /// Slots taken by requests of strangers, and strangers that have requests here.
+    pub(crate) stranger_requests: u32,
+    pub(crate) stranger_peers: u32,
+    /// Bytes of messages of this endpoint's own that are kept.
+    pub(crate) queued: u64,
     /// The peer of the last packet, and the last RPC of whose message more is to come.
     last_peer: u32,
     pub(crate) last_rpc: u32,
@@ -334,7 +339,7 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
         storage: Storage<'a, M, S::Buffer>,
         source: S,
     ) -> Result<Self, ConfigError> {
-        let config = config.resolve()?;
+        let mut config = config.resolve()?;
         let mut random = SplitMix::new(seed);
         let key = HashKey::new(seed);
         let mut rpcs = Table::new(storage.rpcs);
@@ -350,6 +355,7 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
         fits("rpcs", usable(rpcs.len()))?;
         fits("peers", usable(peers.len()))?;
         let enough = rpcs.len();
+        config.fit(enough, source.capacity());
         fits("timers", storage.timers.len() >= enough)?;
         fits("send_order", storage.send_order.len() >= enough)?;
         fits("grant_order", storage.grant_order.len() >= enough)?;
@@ -429,6 +435,9 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
             unparking: List::EMPTY,
             replies: Replies::new(),
             strangers_arriving: 0,
+            stranger_requests: 0,
+            stranger_peers: 0,
+            queued: 0,
             last_peer: 0,
             last_rpc: 0,
             run: NIL,
@@ -479,7 +488,7 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
         let now = self.advance(now);
         match self.start_request(now, to, message.as_ref().len(), options) {
             Ok(idx) => {
-                self.rpcs[idx].out.message = Some(message);
+                self.keep(idx, message);
                 count(&mut self.stats.requests_sent);
                 self.start_sending(now, idx);
                 Ok(self.id_of(idx))
@@ -513,6 +522,8 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
         if self.free_rpcs.is_empty() || self.clients >= self.most_of_a_half() {
             return Err(SendErrorKind::RpcsFull);
         }
+        let known = self.peer_of(&socket);
+        self.check_queue(known, len)?;
         let p = self
             .peer_or_new(now, socket, None)
             .ok_or(SendErrorKind::PeersFull)?;
@@ -542,7 +553,8 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
     /// # Errors
     ///
     /// [`SendError`] gives the message back and says why: among the reasons, that the RPC has
-    /// ended because its client no longer knows it.
+    /// ended because its client no longer knows it. With a full queue the RPC goes on waiting for
+    /// its response.
     pub fn send_response(
         &mut self,
         now: Instant,
@@ -550,10 +562,14 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
         message: M,
     ) -> Result<(), SendError<M>> {
         let now = self.advance(now);
-        let checked = self.check_len(message.as_ref().len()).and_then(|()| {
-            self.find(rpc)
+        let len = message.as_ref().len();
+        let checked = self.check_len(len).and_then(|()| {
+            let idx = self
+                .find(rpc)
                 .filter(|&idx| self.rpcs[idx].state == State::ServerInService)
-                .ok_or(SendErrorKind::NoSuchRpc)
+                .ok_or(SendErrorKind::NoSuchRpc)?;
+            self.check_queue(Some(self.rpcs[idx].peer), len)?;
+            Ok(idx)
         });
         match checked {
             Ok(idx) => {
@@ -564,7 +580,7 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
                 rpc.asked = now;
                 rpc.has_turn = false;
                 rpc.tries = 0;
-                rpc.out.message = Some(message);
+                self.keep(idx, message);
                 count(&mut self.stats.responses_sent);
                 self.start_sending(now, idx);
                 Ok(())
@@ -756,6 +772,13 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
         self.find(rpc).map(|idx| self.rpcs[idx].id)
     }
 
+    /// Bytes of this endpoint's own messages that are kept: waiting to be sent, on their way, or
+    /// waiting for the event that hands them back to be polled.
+    #[must_use]
+    pub fn queued_bytes(&self) -> u64 {
+        self.queued
+    }
+
     /// Peers known.
     #[must_use]
     pub fn known_peers(&self) -> usize {
@@ -817,6 +840,33 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         } else {
             Ok(())
         }
+    }
+
+    /// Whether one more message of `len` bytes keeps to what may be kept, for a peer, if it is known,
+    /// and for all.
+    fn check_queue(&self, p: Option<u32>, len: usize) -> Result<(), SendErrorKind> {
+        let fits = |kept: u64, most| kept == 0 || kept.saturating_add(len as u64) <= most;
+        let to_peer = p.map_or(0, |p| self.peers[p].queued);
+        if !fits(to_peer, self.config.max_peer_queued) {
+            Err(SendErrorKind::PeerQueueFull)
+        } else if !fits(self.queued, self.config.max_queued) {
+            Err(SendErrorKind::QueueFull)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// A message goes out in an RPC, and is kept until that is freed.
+    fn keep(&mut self, idx: u32, message: M) {
+        let rpc = &mut self.rpcs[idx];
+        // Its length has been checked.
+        let len = message.as_ref().len();
+        rpc.queued = u32::try_from(len).unwrap_or(u32::MAX);
+        rpc.out.message = Some(message);
+        let len = u64::from(rpc.queued);
+        let peer = &mut self.peers[rpc.peer];
+        peer.queued = peer.queued.saturating_add(len);
+        self.queued = self.queued.saturating_add(len);
     }
 
     pub(crate) fn id_of(&self, idx: u32) -> RpcId {
@@ -934,6 +984,11 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         if id & 1 == 0 {
             self.clients = self.clients.saturating_add(1);
         } else {
+            if !peer.is_proved {
+                let is_first = u32::from(peer.requests == 0);
+                self.stranger_requests = self.stranger_requests.saturating_add(1);
+                self.stranger_peers = self.stranger_peers.saturating_add(is_first);
+            }
             peer.requests = peer.requests.saturating_add(1);
         }
         let was_idle = peer.live == 0;
@@ -1007,13 +1062,25 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             self.clients = self.clients.saturating_sub(1);
         } else {
             peer.requests = peer.requests.saturating_sub(1);
+            if !peer.is_proved {
+                let is_last = u32::from(peer.requests == 0);
+                self.stranger_requests = self.stranger_requests.saturating_sub(1);
+                self.stranger_peers = self.stranger_peers.saturating_sub(is_last);
+            }
         }
+        let queued = u64::from(core::mem::take(&mut rpc.queued));
+        self.queued = self.queued.saturating_sub(queued);
+        peer.queued = peer.queued.saturating_sub(queued);
         peer.live = peer.live.saturating_sub(1);
-        let is_idle = peer.live == 0;
+        let (is_idle, is_proved) = (peer.live == 0, peer.is_proved);
         self.rpcs.push(&mut self.free_rpcs, dim::QUEUE, idx);
         if is_idle {
-            self.peers
-                .push_back(&mut self.idle_peers, peer::dim::IDLE, p);
+            // Nothing is lost with a stranger: it goes before those that are known.
+            let idle = &mut self.idle_peers;
+            match is_proved {
+                true => self.peers.push_back(idle, peer::dim::IDLE, p),
+                false => self.peers.push_front(idle, peer::dim::IDLE, p),
+            }
         }
         id
     }
@@ -1050,6 +1117,10 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         if !peer.is_proved && peer.wrong_guesses < u8::MAX {
             peer.is_proved = true;
             self.strangers_arriving = self.strangers_arriving.saturating_sub(peer.arriving);
+            let has_requests = u32::from(peer.requests > 0);
+            self.stranger_requests = self.stranger_requests.saturating_sub(peer.requests);
+            self.stranger_peers = self.stranger_peers.saturating_sub(has_requests);
+            self.grants.prove(&mut self.peers, p);
         }
     }
 

@@ -40,10 +40,27 @@ pub enum SendErrorKind {
     RpcsFull,
     /// Every peer slot is taken by a peer with live RPCs: try again after the next event.
     PeersFull,
+    /// So much of this endpoint's own waits for this peer that the message would exceed
+    /// `Config::max_peer_queued`: try again after the next event.
+    PeerQueueFull,
+    /// So much of this endpoint's own waits for all peers that the message would exceed
+    /// `Config::max_queued`: try again after the next event.
+    QueueFull,
     /// The RPC has ended, or is not waiting for a response.
     NoSuchRpc,
     /// The deadline has passed already.
     DeadlineExceeded,
+}
+
+impl SendErrorKind {
+    /// There is no room now: the same call may succeed after the next event.
+    #[must_use]
+    pub fn is_full(self) -> bool {
+        matches!(
+            self,
+            Self::RpcsFull | Self::PeersFull | Self::PeerQueueFull | Self::QueueFull
+        )
+    }
 }
 
 /// A message that was not taken, handed back.
@@ -137,6 +154,8 @@ impl fmt::Display for SendErrorKind {
             Self::PortNotOpen => "the local port is not open",
             Self::RpcsFull => "every RPC slot is taken",
             Self::PeersFull => "every peer slot is taken",
+            Self::PeerQueueFull => "too many bytes wait for this peer",
+            Self::QueueFull => "too many bytes wait to be sent",
             Self::NoSuchRpc => "the RPC has ended or is not waiting for a response",
             Self::DeadlineExceeded => "the deadline has passed already",
         })

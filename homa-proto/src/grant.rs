@@ -16,7 +16,7 @@ use crate::tree::{Forest, Tree};
 
 const MAX_ACTIVE: usize = Config::MAX_OVERCOMMIT as usize;
 
-/// Oldest messages looked at for one grant of the FIFO share (those of silent peers are passed).
+/// Oldest messages looked at for one grant of the FIFO share (those of silent peers and of strangers are passed).
 const MAX_FIFO_WALK: usize = 8;
 
 /// The books of all incoming messages.
@@ -25,6 +25,9 @@ const MAX_FIFO_WALK: usize = 8;
 /// complete or ends, those of silent peers excepted. A message with `granted < length` is active,
 /// or waits in its peer's tree; each peer that has waiting messages and is not silent stands in
 /// one of two trees of candidates under its best message.
+///
+/// Strangers, whose addresses may be forged, come after all others, and what they announce and are
+/// granted takes away no more than half of what may be granted to these.
 pub(crate) struct Grants<'a> {
     waiting: Forest<'a>,
     candidates: Forest<'a>,
@@ -37,6 +40,8 @@ pub(crate) struct Grants<'a> {
     /// In rank order; the first `active_count` are in use.
     active: [u32; MAX_ACTIVE],
     active_count: usize,
+    /// Bytes of strangers, and of all others.
+    strangers: u64,
     total: u64,
     /// Messages whose standing may have changed since the last decision.
     touched: List,
@@ -61,6 +66,11 @@ fn rank<M, B>(rpc: &RpcSlot<M, B>) -> u128 {
     (u128::from(rpc.inc.remaining()) << 64) | u128::from(rpc.birth)
 }
 
+/// Set in what a stranger's messages compare by with those of other peers.
+fn last_if_stranger(peer: &PeerSlot) -> u128 {
+    u128::from(!peer.is_proved) << 127
+}
+
 impl<'a> Grants<'a> {
     pub(crate) fn new(waiting: Forest<'a>, candidates: Forest<'a>, config: &Config) -> Self {
         let mut this = Self {
@@ -71,6 +81,7 @@ impl<'a> Grants<'a> {
             no_buffer: Tree::EMPTY,
             active: [NIL; MAX_ACTIVE],
             active_count: 0,
+            strangers: 0,
             total: 0,
             touched: List::EMPTY,
             oldest: List::EMPTY,
@@ -102,7 +113,18 @@ impl<'a> Grants<'a> {
 
     /// Bytes granted and not yet received.
     pub(crate) fn total_incoming(&self) -> u64 {
-        self.total
+        self.total.saturating_add(self.strangers)
+    }
+
+    /// Bytes that may be granted to a peer.
+    pub(crate) fn room(&self, peer: &PeerSlot) -> u64 {
+        let half = self.max_incoming / 2;
+        let left = self.max_incoming.saturating_sub(self.total);
+        let of_others = left.saturating_sub(self.strangers.min(half));
+        match peer.is_proved {
+            true => of_others,
+            false => left.min(half).saturating_sub(self.strangers),
+        }
     }
 
     pub(crate) fn needs_decision(&self) -> bool {
@@ -159,8 +181,7 @@ impl<'a> Grants<'a> {
                 .saturating_add(window)
                 .min(u64::from(rpc.inc.len));
             let want = target.saturating_sub(u64::from(rpc.inc.granted));
-            let room = self.max_incoming.saturating_sub(self.total);
-            let give = want.min(room);
+            let give = want.min(self.room(&peers[rpc.peer]));
             if give < want {
                 count(&mut stats.grants_short_of_headroom);
             }
@@ -211,15 +232,17 @@ impl<'a> Grants<'a> {
             return false;
         }
         let mut next = self.oldest.first();
+        let is_passed = |idx: u32| {
+            let peer = &peers[rpcs[idx].peer];
+            peer.is_silent || !peer.is_proved
+        };
         for _ in 0..MAX_FIFO_WALK {
             match next {
-                Some(idx) if peers[rpcs[idx].peer].is_silent => {
-                    next = rpcs.next(dim::OLDEST, idx);
-                }
+                Some(idx) if is_passed(idx) => next = rpcs.next(dim::OLDEST, idx),
                 _ => break,
             }
         }
-        let Some(idx) = next.filter(|&idx| !peers[rpcs[idx].peer].is_silent) else {
+        let Some(idx) = next.filter(|&idx| !is_passed(idx)) else {
             return false;
         };
         let limit = self
@@ -230,7 +253,7 @@ impl<'a> Grants<'a> {
         let give = self
             .fifo_increment
             .min(left)
-            .min(self.hard_limit.saturating_sub(self.total));
+            .min(self.hard_limit.saturating_sub(self.total_incoming()));
         if u64::from(rpc.inc.outstanding()) >= limit || give == 0 {
             return false;
         }
@@ -292,16 +315,25 @@ impl<'a> Grants<'a> {
                 .rev()
                 .copied()
                 .find(|&idx| peers[rpcs[idx].peer].active > 1);
-            let worst = self.active().last().copied();
+            let standing = |idx: u32| {
+                let rpc = &rpcs[idx];
+                rank(rpc) | last_if_stranger(&peers[rpc.peer])
+            };
+            let is_proved = |idx: u32| peers[rpcs[idx].peer].is_proved;
+            let worst = self.active().iter().copied();
+            let worst = worst.max_by_key(|&idx| standing(idx));
             let (next, victim, must_be_better) = match (fresh, doubled) {
-                (Some(fresh), Some(doubled)) => (Some(fresh), Some(doubled), false),
+                (Some(fresh), Some(doubled)) => {
+                    let may_yield = is_proved(fresh) || !is_proved(doubled);
+                    (Some(fresh), Some(doubled), !may_yield)
+                }
                 (Some(fresh), None) => (Some(fresh), worst, true),
                 (None, _) => (best(&self.second), doubled, true),
             };
             let (Some(idx), Some(victim)) = (next, victim) else {
                 return;
             };
-            if must_be_better && rank(&rpcs[idx]) > rank(&rpcs[victim]) {
+            if must_be_better && standing(idx) > standing(victim) {
                 return;
             }
             self.deactivate(rpcs, peers, victim);
@@ -351,7 +383,30 @@ impl<'a> Grants<'a> {
         *counted = now;
         peer.incoming = peer.incoming.saturating_add(new).saturating_sub(old);
         if !peer.is_silent {
-            self.total = self.total.saturating_add(new).saturating_sub(old);
+            let sum = self.sum_of(peer);
+            *sum = sum.saturating_add(new).saturating_sub(old);
+        }
+    }
+
+    /// Where the bytes of a peer count.
+    fn sum_of(&mut self, peer: &PeerSlot) -> &mut u64 {
+        match peer.is_proved {
+            true => &mut self.total,
+            false => &mut self.strangers,
+        }
+    }
+
+    /// The peer is no stranger any more: `is_proved` has just been set.
+    pub(crate) fn prove(&mut self, peers: &mut Table<'_, PeerSlot>, p: u32) {
+        let peer = &peers[p];
+        if !peer.is_silent {
+            self.strangers = self.strangers.saturating_sub(peer.incoming);
+            self.total = self.total.saturating_add(peer.incoming);
+        }
+        // Most have no message that waits.
+        if peer.live > 0 {
+            self.refresh(peers, p);
+            self.dirty = true;
         }
     }
 
@@ -476,7 +531,8 @@ impl<'a> Grants<'a> {
             .waiting
             .first(&peer.waiting)
             .and_then(|idx| self.waiting.key(idx))
-            .filter(|_| !peer.is_silent);
+            .filter(|_| !peer.is_silent)
+            .map(|key| key | last_if_stranger(peer));
         let place = match best {
             None => Candidate::No,
             Some(_) if peer.active == 0 => Candidate::Fresh,
@@ -566,7 +622,8 @@ impl<'a> Grants<'a> {
             }
         }
         peers[p].is_silent = true;
-        self.total = self.total.saturating_sub(peers[p].incoming);
+        let sum = self.sum_of(&peers[p]);
+        *sum = sum.saturating_sub(peers[p].incoming);
         self.refresh(peers, p);
         self.dirty = true;
     }
@@ -577,7 +634,8 @@ impl<'a> Grants<'a> {
             return;
         }
         peers[p].is_silent = false;
-        self.total = self.total.saturating_add(peers[p].incoming);
+        let sum = self.sum_of(&peers[p]);
+        *sum = sum.saturating_add(peers[p].incoming);
         self.refresh(peers, p);
         self.dirty = true;
     }
@@ -621,7 +679,7 @@ impl<'a> Grants<'a> {
         rpcs: &Table<'_, RpcSlot<M, B>>,
         peers: &Table<'_, PeerSlot>,
     ) -> Result<(), &'static str> {
-        let mut total = 0u64;
+        let (mut total, mut strangers) = (0u64, 0u64);
         let mut active = 0usize;
         let mut needing = 0usize;
         let mut no_buffer = 0usize;
@@ -629,7 +687,11 @@ impl<'a> Grants<'a> {
             let idx = idx as u32;
             let takes = rpc.state.receives() && rpc.inc.buffer.is_some();
             if !peers[rpc.peer].is_silent || rpc.inc.counted == 0 {
-                total += u64::from(rpc.inc.counted);
+                let sum = match peers[rpc.peer].is_proved {
+                    true => &mut total,
+                    false => &mut strangers,
+                };
+                *sum += u64::from(rpc.inc.counted);
             }
             let touched = rpcs.is_listed(dim::TOUCHED, idx);
             match rpc.grant {
@@ -665,7 +727,7 @@ impl<'a> Grants<'a> {
                 return Err("grants: a dead message is still in the books");
             }
         }
-        if total != self.total {
+        if (total, strangers) != (self.total, self.strangers) {
             return Err("grants: total_incoming drifted");
         }
         if active != self.active_count || active > self.max_active {
@@ -687,7 +749,8 @@ impl<'a> Grants<'a> {
                 .waiting
                 .first(&peer.waiting)
                 .and_then(|idx| self.waiting.key(idx))
-                .filter(|_| !peer.is_silent);
+                .filter(|_| !peer.is_silent)
+                .map(|key| key | last_if_stranger(peer));
             if self.candidates.key(p as u32) != best {
                 return Err("grants: a peer stands under an old rank among the candidates");
             }
@@ -697,7 +760,7 @@ impl<'a> Grants<'a> {
         self.candidates.check(&self.second)?;
         self.waiting.check(&self.no_buffer)?;
         if !self.needs_decision() {
-            self.check_decided(rpcs)?;
+            self.check_decided(rpcs, peers)?;
         }
         Ok(())
     }
@@ -714,21 +777,23 @@ impl<'a> Grants<'a> {
         clippy::arithmetic_side_effects,
         reason = "checks never run in production"
     )]
-    fn check_decided<M, B>(&self, rpcs: &Table<'_, RpcSlot<M, B>>) -> Result<(), &'static str> {
+    fn check_decided<M, B>(
+        &self,
+        rpcs: &Table<'_, RpcSlot<M, B>>,
+        peers: &Table<'_, PeerSlot>,
+    ) -> Result<(), &'static str> {
         if self.active_count < self.max_active && !(self.fresh.is_empty() && self.second.is_empty())
         {
             return Err("grants: a place is empty while a message waits");
         }
-        if self.total < self.max_incoming {
-            for &idx in self.active() {
-                let inc = &rpcs[idx].inc;
-                let target = u64::from(inc.received()) + self.window();
-                let target = target.min(u64::from(inc.len));
-                let room = self.max_incoming - self.total;
-                let give = target.saturating_sub(u64::from(inc.granted)).min(room);
-                if give > 0 && !self.may_wait(inc, give) {
-                    return Err("grants: headroom is left and an active message lacks a grant");
-                }
+        for &idx in self.active() {
+            let inc = &rpcs[idx].inc;
+            let target = u64::from(inc.received()) + self.window();
+            let target = target.min(u64::from(inc.len));
+            let room = self.room(&peers[rpcs[idx].peer]);
+            let give = target.saturating_sub(u64::from(inc.granted)).min(room);
+            if give > 0 && !self.may_wait(inc, give) {
+                return Err("grants: headroom is left and an active message lacks a grant");
             }
         }
         Ok(())

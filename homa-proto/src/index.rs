@@ -184,8 +184,9 @@ impl<'a> Index<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hash::SplitMix;
+    use crate::hash::{HashKey, SplitMix};
     use crate::storage::test_table;
+    use core::net::{Ipv4Addr, SocketAddr};
     use std::collections::BTreeMap;
     use std::vec;
     use std::vec::Vec;
@@ -250,6 +251,86 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// Of a table as full as they get: steps to the entry that is furthest from its home.
+    fn longest_probe(hashes: impl Iterator<Item = u64>) -> usize {
+        let mut index = Index::new(test_table(BUCKETS)).expect("a power of two");
+        for (idx, hash) in hashes.take(ENTRIES).enumerate() {
+            assert!(index.insert(hash, idx as u32));
+        }
+        assert_eq!(index.len(), ENTRIES);
+        let taken = index.buckets.iter().enumerate();
+        taken
+            .filter(|(_, bucket)| bucket.idx != NIL)
+            .map(|(place, bucket)| place.wrapping_sub(index.home(bucket.tag)) & index.mask)
+            .max()
+            .unwrap_or(0)
+    }
+
+    const ENTRIES: usize = 5_400;
+    const BUCKETS: usize = buckets_for(ENTRIES);
+    /// Random hashes need 71 in the worst of a hundred tables; that whole rows of four come
+    /// together makes it up to four times as many.
+    const LONGEST: usize = 4 * 80;
+
+    /// Whoever chooses ids or addresses, but does not know the seed, cannot make look-ups long.
+    #[test]
+    fn chosen_keys_do_not_cluster() {
+        let addr = |n: u32| (Ipv4Addr::from_bits(n), 4000).into();
+        let mut worst = 0;
+        for seed in 0..8u128 {
+            let key = HashKey::new(seed << 64 | 77);
+            let ids: [&dyn Fn(u64) -> u64; 7] = [
+                &|i| 2 * i,
+                // One of each row, and each on its own.
+                &|i| 8 * i,
+                &|i| (i << 32) | 6,
+                &|i| i << 50,
+                &|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15) & !1,
+                &|i| i.reverse_bits() & !1,
+                &|i| u64::MAX - 1 - 2 * i,
+            ];
+            let steps = (1..52).map(|shift| move |i: u64| i << shift);
+            let mut check = |id: &dyn Fn(u64) -> u64| {
+                worst = worst.max(longest_probe((0..).map(|i| key.rpc(3, id(i)))));
+                worst = worst.max(longest_probe((0..).map(|i| key.client_id(99, id(i)))));
+                // The same few ids of many peers.
+                let many = |i: u64| key.rpc(i as u32 / 4, id(i % 4));
+                worst = worst.max(longest_probe((0..).map(many)));
+            };
+            ids.iter().for_each(|id| check(id));
+            steps.for_each(|id| check(&id));
+            for shift in 0..16 {
+                let by_address = (0..).map(|i: u32| key.addr(&addr(i << shift)));
+                worst = worst.max(longest_probe(by_address));
+            }
+        }
+        assert!(worst <= LONGEST, "{worst}");
+    }
+
+    /// Keys that all collide under one seed are like any others under another.
+    #[test]
+    fn what_collides_under_one_seed_does_not_under_another() {
+        let (known, other) = (HashKey::new(1), HashKey::new(2));
+        let collides = |hash: u64| tag(hash) as usize % BUCKETS < BUCKETS / 64;
+        let ids = (0u64..).map(|i| 2 * i);
+        let ids = ids.filter(|&id| collides(known.rpc(3, id)));
+        let ids: Vec<u64> = ids.take(ENTRIES).collect();
+        assert!(longest_probe(ids.iter().map(|&id| known.rpc(3, id))) > ENTRIES / 2);
+        assert!(longest_probe(ids.iter().map(|&id| other.rpc(3, id))) <= LONGEST);
+        let addr = |n: u32| SocketAddr::from((Ipv4Addr::from_bits(n), 4000));
+        let addrs = (0u32..).map(addr).filter(|addr| collides(known.addr(addr)));
+        let addrs: Vec<_> = addrs.take(ENTRIES).collect();
+        assert!(longest_probe(addrs.iter().map(|addr| known.addr(addr))) > ENTRIES / 2);
+        assert!(longest_probe(addrs.iter().map(|addr| other.addr(addr))) <= LONGEST);
+        // Nor do ids that collide for one client's address for another's.
+        let (one, two) = (known.addr(&addrs[0]), known.addr(&addrs[1]));
+        let ids = (0u64..).map(|i| 2 * i);
+        let ids = ids.filter(|&id| collides(known.client_id(one, id)));
+        let ids: Vec<u64> = ids.take(ENTRIES).collect();
+        assert!(longest_probe(ids.iter().map(|&id| known.client_id(one, id))) > ENTRIES / 2);
+        assert!(longest_probe(ids.iter().map(|&id| known.client_id(two, id))) <= LONGEST);
     }
 
     #[test]

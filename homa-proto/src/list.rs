@@ -158,6 +158,25 @@ impl<T: Linked> Table<'_, T> {
         list.len = list.len.wrapping_add(1);
     }
 
+    /// Prepends `idx` unless it is in a list of this dimension already.
+    pub(crate) fn push_front(&mut self, list: &mut List, dim: usize, idx: u32) {
+        let link = self[idx].link_mut(dim);
+        if link.is_listed() {
+            return;
+        }
+        *link = Link {
+            prev: NIL,
+            next: list.head,
+        };
+        if list.head == NIL {
+            list.tail = idx;
+        } else {
+            self[list.head].link_mut(dim).prev = idx;
+        }
+        list.head = idx;
+        list.len = list.len.wrapping_add(1);
+    }
+
     /// Puts `idx` on a stack unless it is in a list of this dimension, or on a stack, already.
     pub(crate) fn push(&mut self, stack: &mut Stack, dim: usize, idx: u32) {
         let link = self[idx].link_mut(dim);

@@ -108,6 +108,8 @@ pub(crate) struct PeerSlot {
     pub(crate) requests: u32,
     /// Bytes of its requests that are arriving.
     pub(crate) arriving: u64,
+    /// Bytes of messages to it that are kept.
+    pub(crate) queued: u64,
     /// It sits on its grants: gets no more, and what it has been granted does not count.
     pub(crate) is_silent: bool,
     pub(crate) cutoffs_due: bool,
@@ -192,6 +194,7 @@ impl PeerSlot {
             bytes_told: 0,
             requests: 0,
             arriving: 0,
+            queued: 0,
             is_silent: false,
             cutoffs_due: false,
             acks_due: false,

@@ -288,7 +288,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         }
     }
 
-    fn reply(
+    pub(crate) fn reply(
         &mut self,
         now: Instant,
         to: SocketAddr,
@@ -324,12 +324,12 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
                 Err(why) => {
                     if why == DropReason::OverBudget && data.offset() == 0 {
                         let Origin { from, local, .. } = *origin;
-                        // It is to come again later: a sign of life, lest it fails meanwhile, and
-                        // what a stranger needs to be none.
-                        let _ = self.reply(now, from, local, common, Reply::Busy);
+                        // It is to come again later: what a stranger needs to be none, and a sign of life, lest it
+                        // fails meanwhile.
                         if p.is_none_or(|p| !self.peers[p].is_proved) {
                             let _ = self.reply(now, from, local, common, Reply::Cutoffs);
                         }
+                        let _ = self.reply(now, from, local, common, Reply::Busy);
                     }
                     return Err(why);
                 }
@@ -620,6 +620,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         priority: u8,
     ) -> Result<(), DropReason> {
         match self.rpcs[idx].state {
+            State::ServerIncoming if self.waits_as_stranger(idx) => self.start_over(now, idx),
             // Here the other side is the client, which waits for a response.
             State::ServerIncoming => {
                 if self.rpcs[idx].grant == GrantState::NoBuffer {
@@ -715,6 +716,8 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         rpc.heard = now;
         rpc.unanswered = 0;
         rpc.has_turn = false;
+        self.note_busy_sitting(now, idx);
+        let rpc = &mut self.rpcs[idx];
         if rpc.state == State::ServerOutgoing {
             rpc.tries = 0;
             rpc.unanswered = 0;

@@ -440,6 +440,22 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         }
     }
 
+    /// BUSY, and nothing of the message for two intervals, nor of another of that sender: its grants go to others, until it
+    /// sends again.
+    pub(crate) fn note_busy_sitting(&mut self, now: Instant, idx: u32) {
+        let rpc = &self.rpcs[idx];
+        let p = rpc.peer;
+        let peer = &self.peers[p];
+        if !rpc.state.receives() || rpc.inc.outstanding() == 0 || peer.is_silent {
+            return;
+        }
+        let since = rpc.moved.max(peer.data_heard);
+        if now.nanos_since(since) > self.interval(rpc, peer).saturating_mul(2) {
+            count(&mut self.stats.peers_silenced);
+            self.grants.silence(&mut self.rpcs, &mut self.peers, p);
+        }
+    }
+
     /// Questions to one peer are limited in rate: whether this RPC must wait for its turn to ask.
     fn wait_for_turn(&mut self, now: Instant, idx: u32) -> bool {
         let rpc = &mut self.rpcs[idx];

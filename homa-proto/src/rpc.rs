@@ -156,6 +156,8 @@ pub(crate) struct RpcSlot<M, B> {
     pub(crate) peer_port: u16,
     /// Bytes of an incoming request that count against its peer's budget.
     pub(crate) charged: u32,
+    /// Bytes of its outgoing message, as long as that is kept.
+    pub(crate) queued: u32,
     links: [Link; dim::COUNT],
     /// When the message that is under way last got anywhere.
     pub(crate) moved: Instant,
@@ -207,6 +209,7 @@ impl<M, B> RpcSlot<M, B> {
             local_port: 0,
             peer_port: 0,
             charged: 0,
+            queued: 0,
             links: [Link::OUT; dim::COUNT],
             birth: 0,
             moved: Instant::ZERO,

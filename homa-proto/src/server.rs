@@ -5,10 +5,11 @@ use core::net::{IpAddr, SocketAddr};
 use crate::buffer::BufferSource;
 use crate::endpoint::Endpoint;
 use crate::error::{DropReason, RpcError};
-use crate::rpc::{Pending, State, dim};
+use crate::rpc::{GrantState, Pending, State, dim};
 use crate::stats::count;
 use crate::time::Instant;
-use crate::wire::{DATA_LEN, DataView};
+use crate::transmit::Reply;
+use crate::wire::{Common, DATA_LEN, DataView};
 
 impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     /// DATA for an RPC that is not known: a new request, unless it has run here before.
@@ -34,12 +35,12 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             return Err(DropReason::EndedRpc);
         }
         self.was_asked = true;
+        if !self.is_within_budget(p, addr_hash, data) {
+            return Err(DropReason::OverBudget);
+        }
         let servers = self.live_rpcs().saturating_sub(self.clients);
         if self.live_rpcs() == self.rpcs.len() || servers >= self.most_of_a_half() {
             return Err(DropReason::RpcsFull);
-        }
-        if !self.is_within_budget(p, addr_hash, data) {
-            return Err(DropReason::OverBudget);
         }
         let p = match p {
             Some(p) => p,
@@ -70,11 +71,10 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     /// Whether one more request of a peer, new where there is none, keeps to what it and all strangers
     /// may have under way.
     fn is_within_budget(&self, p: Option<u32>, addr_hash: u64, data: &DataView<'_>) -> bool {
-        let of = |limit: u64| if limit == 0 { u64::MAX } else { limit };
         let peer = p.map(|p| &self.peers[p]);
         let (requests, arriving) = peer.map_or((0, 0), |peer| (peer.requests, peer.arriving));
         let len = u64::from(data.message_len());
-        let fits = |held: u64, limit| held == 0 || held.saturating_add(len) <= of(limit);
+        let fits = |held: u64, limit| held == 0 || held.saturating_add(len) <= limit;
         let is_whole = data.data().len() as u64 == len;
         let token = self.key.token(addr_hash, self.priorities.version);
         let is_stranger = match peer {
@@ -82,11 +82,43 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             None => data.cutoff_version() != token,
         };
         let config = &self.config;
-        u64::from(requests) < of(u64::from(config.max_peer_requests))
+        requests < config.max_peer_requests
             && (is_whole || fits(arriving, config.max_peer_bytes))
             && (is_whole
                 || !is_stranger
                 || fits(self.strangers_arriving, config.max_stranger_bytes))
+            && (!is_stranger || self.has_place_for_stranger(requests == 0))
+    }
+
+    /// Strangers take no more than half of the slots, and of the table of peers: the rest is for those who are known, and
+    /// for newcomers once they have shown that they get what is sent to them.
+    fn has_place_for_stranger(&self, is_new: bool) -> bool {
+        let is_below_half = |taken: u32, all: usize| (taken as usize) < all.div_ceil(2);
+        is_below_half(self.stranger_requests, self.rpcs.len())
+            && (!is_new || is_below_half(self.stranger_peers, self.peers.len()))
+    }
+
+    /// Whether a stranger waits for grants that others have used up. It has nothing to send, and so cannot show that it is none.
+    pub(crate) fn waits_as_stranger(&self, idx: u32) -> bool {
+        let rpc = &self.rpcs[idx];
+        let peer = &self.peers[rpc.peer];
+        let needs_grant = matches!(rpc.grant, GrantState::Waiting | GrantState::Active);
+        let has_room = self.grants.room(peer) > 0;
+        !peer.is_proved && needs_grant && rpc.inc.outstanding() == 0 && !has_room
+    }
+
+    /// It begins again, and will not come as a stranger then.
+    pub(crate) fn start_over(&mut self, now: Instant, idx: u32) -> Result<(), DropReason> {
+        let rpc = &self.rpcs[idx];
+        let peer = &self.peers[rpc.peer];
+        let packet = Common {
+            source_port: rpc.peer_port,
+            dest_port: rpc.local_port,
+            sender_id: rpc.id ^ 1,
+        };
+        let (to, local) = (peer.addr, peer.local);
+        self.abandon_request(now, idx);
+        self.reply(now, to, local, packet, Reply::Unknown)
     }
 
     /// The request is whole: it goes to the application.

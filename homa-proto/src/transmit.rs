@@ -343,6 +343,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             rpc.inc.told = rpc.inc.granted;
             // The sender's turn begins now.
             rpc.heard = now;
+            rpc.moved = now;
             rpc.tries = 0;
             let birth = rpc.birth;
             let peer = &mut self.peers[rpc.peer];

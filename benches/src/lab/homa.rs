@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Result;
 use homa_mio::generic::{Options, Socket};
 use homa_mio::sys::Sys;
-use homa_mio::{Event, Message, RequestOptions, SendErrorKind, Wait};
+use homa_mio::{Event, Message, RequestOptions, Wait};
 
 use super::node::{Counters, News, Node, Place};
 
@@ -77,7 +77,7 @@ impl<S: Sys> Node for HomaNode<S> {
         };
         match self.socket.request(self.place.of(to), message, options) {
             Ok(_) => Ok(true),
-            Err(error) if error.kind == SendErrorKind::RpcsFull => Ok(false),
+            Err(error) if error.kind.is_full() => Ok(false),
             Err(error) => Err(error.kind.into()),
         }
     }

@@ -282,7 +282,7 @@ pub struct HandleStats {
     pub requests_shed: u64,
     /// Requests refused because their [`Request`] or [`Responder`] was dropped.
     pub requests_dropped: u64,
-    /// Replies that nobody wants: the client has gone.
+    /// Replies that were not sent: the client has gone, or too much waits to be sent already.
     pub replies_lost: u64,
     /// Panics of the handler.
     pub handler_panics: u64,
@@ -471,6 +471,8 @@ impl<S: Sys> Turner<S> {
                     self.requests -= 1;
                     if self.socket.reply(rpc, message).is_err() {
                         self.counts.replies_lost += 1;
+                        // Where only the queue is full it would wait for a reply for ever.
+                        self.socket.cancel(rpc);
                     }
                 }
                 Command::Refuse(rpc) => {

@@ -116,7 +116,8 @@ impl Responder {
         self.shared.message(bytes)
     }
 
-    /// Answers. If the client has gone meanwhile nobody is told; the driver
+    /// Answers. If the client has gone meanwhile, or there is no room for the answer among what
+    /// waits to be sent ([`Options::queue`](crate::Options::queue)), nobody is told; the driver
     /// [counts](super::HandleStats::replies_lost) it.
     ///
     /// # Errors

@@ -133,7 +133,7 @@ fn resend_to_an_incoming_request() {
 /// Everything granted is here: BUSY alone, however late.
 #[test]
 fn resend_to_a_request_that_waits_for_grants() {
-    let mut hand = Hand::new();
+    let mut hand = Hand::new().acquainted();
     // Another message has all the headroom.
     hand.data(4, 4_000_000, 4_000_000, 0..PAYLOAD).unwrap();
     hand.data(6, 2_000_000, PAYLOAD, 0..PAYLOAD).unwrap();
@@ -141,6 +141,25 @@ fn resend_to_a_request_that_waits_for_grants() {
     hand.now = hand.now.after(3 * MS);
     hand.resend(6, 0, ALL, 7).unwrap();
     assert_eq!(kinds(&hand.out()), ["BUSY"]);
+}
+
+/// A stranger that waits for grants which others have used up begins again: with what it has been told since it is
+/// none. Else it would wait for as long as strangers come.
+#[test]
+fn a_stranger_that_waits_for_grants_begins_again() {
+    let mut hand = Hand::new();
+    hand.data(4, 4_000_000, 4_000_000, 0..PAYLOAD).unwrap();
+    hand.from = peer(2);
+    hand.data(6, 2_000_000, PAYLOAD, 0..PAYLOAD).unwrap();
+    hand.out();
+    hand.now = hand.now.after(3 * MS);
+    hand.resend(6, 0, ALL, 7).unwrap();
+    assert_eq!(kinds(&hand.out()), ["UNKNOWN"]);
+    assert_eq!(hand.node.live_rpcs(), 1);
+    hand.data(6, 2_000_000, PAYLOAD, 0..PAYLOAD).unwrap();
+    let out = hand.out();
+    assert_eq!(kinds(&out), ["GRANT"]);
+    assert_eq!(out[0].to, peer(2));
 }
 
 /// Client, the response arriving: BUSY.

@@ -14,7 +14,7 @@ const PAYLOAD: u32 = 1416;
 fn hand_with(memory: usize) -> Hand {
     let mut hand = Hand::new();
     hand.node = node(config(), limits(), 7, memory);
-    hand
+    hand.acquainted()
 }
 
 /// The memory is taken by large messages; small ones wait; one comes free: served in rank order,

@@ -41,7 +41,7 @@ fn grants(sent: &[Sent]) -> Vec<(std::net::SocketAddr, u64, u32, u8)> {
 /// A message alone is granted up to received + window, window = max_incoming / 2.
 #[test]
 fn one_message_gets_its_window() {
-    let mut hand = Hand::with(by_rank(), limits());
+    let mut hand = Hand::with(by_rank(), limits()).acquainted();
     hand.data(4, 1_000_000, 10_000, 0..1000).unwrap();
     assert_eq!(grants(&hand.out()), [(peer(1), 4, 51_000, 0)]);
     hand.data(4, 1_000_000, 10_000, 1000..2000).unwrap();
@@ -66,7 +66,7 @@ fn the_last_grant_is_exact() {
             packets * PAYLOAD,
             packets * PAYLOAD + 1,
         ] {
-            let mut hand = Hand::with(by_rank(), limits());
+            let mut hand = Hand::with(by_rank(), limits()).acquainted();
             let incoming = 10_000.min(len);
             let (mut at, mut granted) = (0, incoming);
             while at < len {
@@ -93,7 +93,7 @@ fn the_last_grant_is_exact() {
 /// levels in use; one message per peer.
 #[test]
 fn rank_order_and_priorities() {
-    let mut hand = Hand::with(by_rank(), limits());
+    let mut hand = Hand::with(by_rank(), limits()).acquainted();
     // Five peers; nothing but an announcement of each message, so that all wait at once.
     let lens = [500_000u32, 300_000, 500_000, 200_000, 400_000];
     for (n, len) in lens.iter().enumerate() {
@@ -124,7 +124,7 @@ fn rank_is_by_bytes_received() {
         max_overcommit: 1,
         ..by_rank()
     };
-    let mut hand = Hand::with(config, limits());
+    let mut hand = Hand::with(config, limits()).acquainted();
     hand.data(4, 100_000, 0, 0..0).unwrap();
     let first = grants(&hand.out());
     assert_eq!(first[0].2, 50_000);
@@ -144,7 +144,7 @@ fn overcommitment() {
         window: 1000,
         ..by_rank()
     };
-    let mut hand = Hand::with(config, limits());
+    let mut hand = Hand::with(config, limits()).acquainted();
     let tell = |hand: &mut Hand, n: u8, len: u32| {
         hand.from = peer(n);
         hand.data(4, len, 0, 0..0).unwrap();
@@ -177,7 +177,7 @@ fn one_message_per_peer() {
         window: 1000,
         ..by_rank()
     };
-    let mut hand = Hand::with(config, limits());
+    let mut hand = Hand::with(config, limits()).acquainted();
     let tell = |hand: &mut Hand, n: u8, id: u64, len: u32| {
         hand.from = peer(n);
         hand.data(id, len, 0, 0..0).unwrap();
@@ -211,7 +211,7 @@ fn needy_messages_are_served_in_rank_order() {
         window: 60_000,
         ..by_rank()
     };
-    let mut hand = Hand::with(config, limits());
+    let mut hand = Hand::with(config, limits()).acquainted();
     hand.from = peer(1);
     hand.data(4, 900_000, 0, 0..0).unwrap();
     assert_eq!(grants(&hand.out())[0].2, 60_000);
@@ -243,7 +243,8 @@ fn granted_bytes_on_their_way_count() {
             ..by_rank()
         },
         limits(),
-    );
+    )
+    .acquainted();
     hand.data(4, 30_000, 30_000, 0..1000).unwrap();
     hand.out();
     assert_eq!(hand.node.total_incoming(), 29_000);
@@ -271,7 +272,7 @@ fn every_end_hands_the_share_on() {
         ..by_rank()
     };
     for way in 0..5 {
-        let mut hand = Hand::with(config.clone(), limits());
+        let mut hand = Hand::with(config.clone(), limits()).acquainted();
         // A request of our own, whose response holds all headroom.
         let options = RequestOptions {
             deadline: Some(hand.now.after(20 * MS)),
@@ -338,7 +339,7 @@ fn every_end_hands_the_share_on() {
 /// A peer that sits on its grants gets no more until it sends; then it is granted at once.
 #[test]
 fn silent_peers() {
-    let mut hand = Hand::with(by_rank(), limits());
+    let mut hand = Hand::with(by_rank(), limits()).acquainted();
     hand.data(4, 900_000, 0, 0..0).unwrap();
     assert_eq!(grants(&hand.out())[0].2, 50_000);
     let sent: Vec<_> = hand.wait(10 * MS).into_iter().map(|(_, s)| s).collect();
@@ -357,7 +358,7 @@ fn silent_peers() {
 /// lives.
 #[test]
 fn busy_peers_do_not_hold_headroom() {
-    let mut hand = Hand::with(by_rank(), limits());
+    let mut hand = Hand::with(by_rank(), limits()).acquainted();
     hand.data(4, 900_000, 0, 0..0).unwrap();
     hand.out();
     for _ in 0..400 {
@@ -370,6 +371,32 @@ fn busy_peers_do_not_hold_headroom() {
     assert_eq!(hand.node.live_rpcs(), 1);
     hand.data(4, 900_000, 50_000, 0..PAYLOAD).unwrap();
     assert!(!grants(&hand.out()).is_empty());
+}
+
+/// Nor does BUSY that nobody asked for, however often it comes; but who sends something now and then keeps its grants.
+#[test]
+fn busy_unasked_does_not_hold_headroom() {
+    for sends in [false, true] {
+        let mut hand = Hand::with(by_rank(), limits()).acquainted();
+        hand.data(4, 900_000, 0, 0..0).unwrap();
+        hand.out();
+        let held = hand.node.total_incoming();
+        assert!(held > 0);
+        for i in 0..100 {
+            hand.wait(MS / 4);
+            hand.busy(4).unwrap();
+            if sends && i % 4 == 0 {
+                let at = i / 4 * 10;
+                hand.data(4, 900_000, 0, at..at + 10).unwrap();
+            }
+        }
+        assert_eq!(hand.node.stats().peers_silenced, u64::from(!sends));
+        assert_eq!(hand.node.total_incoming() > 0, sends);
+        assert_eq!(hand.node.live_rpcs(), 1);
+        // It sends, and goes on.
+        hand.data(4, 900_000, 0, 5_000..6_000).unwrap();
+        assert!(hand.node.total_incoming() >= held / 2);
+    }
 }
 
 /// Senders that answer each grant at once, for the runs below.
@@ -402,7 +429,7 @@ fn fifo_share() {
             max_overcommit: 1,
             ..by_rank()
         };
-        let mut hand = Hand::with(config, limits());
+        let mut hand = Hand::with(config, limits()).acquainted();
         let mut senders = Senders {
             messages: BTreeMap::new(),
         };
@@ -478,7 +505,7 @@ fn fifo_priority() {
         max_overcommit: 1,
         ..by_rank()
     };
-    let mut hand = Hand::with(config, limits());
+    let mut hand = Hand::with(config, limits()).acquainted();
     hand.data(4, 900_000, 0, 0..0).unwrap();
     hand.out();
     hand.from = peer(2);
@@ -515,18 +542,11 @@ fn grants_match_a_model() {
             peers: 8,
             ended: 64,
         };
-        let mut hand = Hand::with(config, limits);
+        let mut hand = Hand::with(config, limits).acquainted();
         let mut senders = Senders {
             messages: BTreeMap::new(),
         };
         let mut born: BTreeMap<(u8, u64), u64> = BTreeMap::new();
-        // None of them is a stranger, who is told little.
-        for n in 0..6 {
-            hand.from = peer(n);
-            let rpc = hand.arrive(2, 1);
-            hand.out();
-            hand.node.cancel(hand.now, rpc);
-        }
         let mut next_id = 4;
         for step in 0..400u64 {
             hand.now = hand.now.after(random.below(2_000));
@@ -774,7 +794,8 @@ fn second_messages_go_by_rank_too() {
                 ..by_rank()
             },
             limits(),
-        );
+        )
+        .acquainted();
         for at in order {
             let (from, len) = lengths[at];
             hand.from = peer(from);

@@ -105,6 +105,21 @@ impl Hand {
         }
     }
 
+    /// Peers 0 to 7 show that they get what is sent to them: they are no strangers.
+    pub(crate) fn acquainted(mut self) -> Self {
+        let from = self.from;
+        for n in 0..8 {
+            self.from = peer(n);
+            for id in [1 << 40, 1 << 41] {
+                let rpc = self.arrive(id, 1);
+                self.out();
+                self.node.cancel(self.now, rpc);
+            }
+        }
+        self.from = from;
+        self
+    }
+
     pub(crate) fn common(&self, id: u64) -> Common {
         Common {
             source_port: PEER_PORT,

@@ -6,6 +6,7 @@ mod link;
 
 mod answers;
 mod bad_input;
+mod budgets;
 mod buffers;
 mod gather;
 mod grants;

@@ -26,13 +26,92 @@ fn knows(hand: &mut Hand, n: u8) -> bool {
     tell_cutoffs(hand, 3, HEARD).is_ok()
 }
 
-/// An RPC with a peer, from begin to end.
+/// Two RPCs with a peer, from begin to end: with the second it is no stranger.
 fn touch(hand: &mut Hand, n: u8, id: u64) {
     hand.from = peer(n);
-    let rpc = hand.arrive(id, 10);
-    hand.respond(rpc, 10);
-    hand.ack(id).unwrap();
-    assert!(matches!(hand.event(), Some(Event::Released { .. })));
+    for id in [id, id + 100] {
+        let rpc = hand.arrive(id, 10);
+        hand.respond(rpc, 10);
+        hand.ack(id).unwrap();
+        assert!(matches!(hand.event(), Some(Event::Released { .. })));
+    }
+}
+
+/// A stranger without RPCs goes before those that are known, however lately it was heard of.
+#[test]
+fn strangers_leave_first() {
+    let mut hand = Hand::with(
+        config(),
+        Limits {
+            peers: 4,
+            ..limits()
+        },
+    );
+    for n in 0..3 {
+        touch(&mut hand, n, 4);
+    }
+    for n in 10..50 {
+        hand.from = peer(n);
+        let rpc = hand.arrive(4, 10);
+        hand.node.cancel(hand.now, rpc);
+    }
+    assert!((0..3).all(|n| knows(&mut hand, n)));
+}
+
+/// Strangers take half of the table at most, and half of the slots; who has been told its version is let in.
+#[test]
+fn strangers_take_a_part_of_the_tables() {
+    for whole in [true, false] {
+        let mut hand = Hand::with(
+            config(),
+            Limits {
+                rpcs: 16,
+                peers: 64,
+                ended: 64,
+            },
+        );
+        let len = if whole { 10 } else { 5_000 };
+        let mut taken = 0;
+        for n in 0..60 {
+            hand.from = peer(n);
+            taken += u32::from(hand.data(4, len, len, 0..10).is_ok());
+        }
+        assert_eq!(taken, 8);
+        // Those that were refused were told what they must know.
+        let told = hand
+            .drain()
+            .iter()
+            .filter(|sent| sent.to == peer(20))
+            .count();
+        assert_eq!(told, 1, "BUSY");
+        hand.from = peer(20);
+        assert_ne!(hand.version(), 0);
+        hand.data(4, len, len, 0..10).unwrap();
+        assert_eq!(hand.node.live_rpcs(), 9);
+        // A wrong version is no better than none.
+        hand.from = peer(21);
+        let wrong = hand.data_with(4, len, len, 0..10, |header| header.cutoff_version ^= 1);
+        assert_eq!(wrong, Err(DropReason::OverBudget));
+    }
+    // The same for the table of peers.
+    let mut hand = Hand::with(
+        config(),
+        Limits {
+            peers: 8,
+            ..limits()
+        },
+    );
+    for n in 0..20 {
+        hand.from = peer(n);
+        assert_eq!(hand.data(4, 10, 10, 0..10).is_ok(), n < 4);
+    }
+    hand.drain();
+    for n in 4..8 {
+        hand.from = peer(n);
+        hand.data(4, 10, 10, 0..10).unwrap();
+    }
+    hand.from = peer(8);
+    assert_eq!(hand.data(4, 10, 10, 0..10), Err(DropReason::PeersFull));
 }
 
 #[test]
@@ -69,7 +148,9 @@ fn live_peers_stay() {
             peers: 4,
             ..limits()
         },
-    );
+    )
+    .acquainted();
+    let before = hand.node.stats().peers_evicted;
     hand.from = peer(0);
     hand.request(10);
     hand.from = peer(1);
@@ -91,12 +172,13 @@ fn live_peers_stay() {
         );
     }
     assert!((0..4).all(|n| knows(&mut hand, n)));
-    assert_eq!(hand.node.stats().peers_evicted, 0);
+    let live = before + 4;
+    assert_eq!(hand.node.stats().peers_evicted, live);
     // One ends: there is room for one.
     hand.node.cancel(hand.now, served);
     hand.from = peer(10);
     hand.data(4, 10, 10, 0..10).unwrap();
-    assert_eq!(hand.node.stats().peers_evicted, 1);
+    assert_eq!(hand.node.stats().peers_evicted, live + 1);
 }
 
 /// Packets from any number of forged sources: peers bounded, the live ones kept, and their RPCs

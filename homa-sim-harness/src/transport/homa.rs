@@ -11,7 +11,7 @@ use std::rc::Rc;
 use homa_proto::wire::Repr;
 use homa_proto::{
     BufferSource, Carrier, Config, Endpoint, Event, Instant, Limits, PeerAddr, RequestOptions,
-    RpcError, RpcId, SendErrorKind, Storage, TimeoutReason,
+    RpcError, RpcId, Storage, TimeoutReason,
 };
 
 use super::{Delivery, Message, MessageId, Outcome, Transport};
@@ -269,6 +269,9 @@ impl Homa {
         let config = Config {
             carrier: Carrier::NativeIp,
             link_bps: self.bps[host],
+            // Hosts of a simulation have memory for all that waits.
+            max_queued: u64::MAX,
+            max_peer_queued: u64::MAX,
             ..self.settings.config.clone()
         };
         let mut endpoint =
@@ -334,7 +337,7 @@ impl Homa {
                 known.wire_id = wire_id;
                 self.by_wire_id.insert((known.from, wire_id), id);
             }
-            Err(error) if error.kind == SendErrorKind::RpcsFull => host.waiting.push_back(id),
+            Err(error) if error.kind.is_full() => host.waiting.push_back(id),
             Err(_) => self.deliveries.push_back(Delivery {
                 message: id,
                 outcome: Outcome::Failed("refused"),

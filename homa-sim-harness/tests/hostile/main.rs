@@ -2,6 +2,8 @@
 
 #![allow(missing_docs)]
 
+mod flood;
+
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use homa_proto::wire::{ALL, AckEntry, Acks, Common, DATA_LEN, DataHeader, Repr};
@@ -50,6 +52,10 @@ impl Host {
             peers: 64,
             ended: 4096,
         };
+        Self::sized(number, config, limits)
+    }
+
+    fn sized(number: u32, config: Config, limits: Limits) -> Self {
         let tables = Storage::boxed(limits);
         let seed = u128::from(number) << 64 | 0x5eed;
         let mut endpoint = Endpoint::new(config, seed, tables, HeapBuffers::new(POOL)).unwrap();
@@ -242,7 +248,7 @@ fn hostile_forged_sources() {
 }
 
 #[test]
-#[ignore = "takes a while"]
+#[cfg_attr(debug_assertions, ignore = "takes a while without optimisation")]
 fn hostile_ten_million_forged_sources() {
     forged_sources(10_000_000);
 }
