@@ -12,7 +12,7 @@ use crate::grant::Grants;
 use crate::hash::{HashKey, SplitMix};
 use crate::index::Index;
 use crate::list::{List, Table};
-use crate::outgoing::SendQueue;
+use crate::outgoing::{Kept, SendQueue};
 use crate::pacer::Pacer;
 use crate::peer::{self, PeerSlot};
 use crate::priority::Priorities;
@@ -303,7 +303,7 @@ pub struct Endpoint<'a, M, S: BufferSource> {
     pub(crate) stranger_requests: u32,
     pub(crate) stranger_peers: u32,
     /// Bytes of messages of this endpoint's own that are kept.
-    pub(crate) queued: u64,
+    pub(crate) queued: Kept,
     /// The peer and the RPC of the last packet.
     last_peer: u32,
     last_rpc: u32,
@@ -432,7 +432,7 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
             strangers_arriving: 0,
             stranger_requests: 0,
             stranger_peers: 0,
-            queued: 0,
+            queued: Kept::NONE,
             last_peer: 0,
             last_rpc: 0,
             run: NIL,
@@ -516,7 +516,7 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
             return Err(SendErrorKind::RpcsFull);
         }
         let known = self.peer_of(socket);
-        self.check_queue(known, len)?;
+        self.check_queue(known, true, len)?;
         let p = self
             .peer_or_new(now, socket, None)
             .ok_or(SendErrorKind::PeersFull)?;
@@ -561,7 +561,7 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
                 .find(rpc)
                 .filter(|&idx| self.rpcs[idx].state == State::ServerInService)
                 .ok_or(SendErrorKind::NoSuchRpc)?;
-            self.check_queue(Some(self.rpcs[idx].peer), len)?;
+            self.check_queue(Some(self.rpcs[idx].peer), false, len)?;
             Ok(idx)
         });
         match checked {
@@ -758,7 +758,7 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
     /// waiting for the event that hands them back to be polled.
     #[must_use]
     pub fn queued_bytes(&self) -> u64 {
-        self.queued
+        self.queued.requests.saturating_add(self.queued.responses)
     }
 
     /// Peers known.
@@ -825,14 +825,19 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         }
     }
 
-    /// Whether one more message of `len` bytes keeps to what may be kept, for a peer, if it is known,
-    /// and for all.
-    fn check_queue(&self, p: Option<u32>, len: usize) -> Result<(), SendErrorKind> {
+    /// Whether one more message of `len` bytes of one half keeps to what may be kept, for a peer, if it
+    /// is known, and for all.
+    fn check_queue(
+        &self,
+        p: Option<u32>,
+        is_client: bool,
+        len: usize,
+    ) -> Result<(), SendErrorKind> {
         let fits = |kept: u64, most| kept == 0 || kept.saturating_add(len as u64) <= most;
-        let to_peer = p.map_or(0, |p| self.peers[p].queued);
+        let to_peer = p.map_or(0, |p| self.peers[p].queued.of_half(is_client));
         if !fits(to_peer, self.config.max_peer_queued) {
             Err(SendErrorKind::PeerQueueFull)
-        } else if !fits(self.queued, self.config.max_queued) {
+        } else if !fits(self.queued.of_half(is_client), self.config.max_queued) {
             Err(SendErrorKind::QueueFull)
         } else {
             Ok(())
@@ -846,10 +851,11 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         let len = message.as_ref().len();
         rpc.queued = u32::try_from(len).unwrap_or(u32::MAX);
         rpc.out.message = Some(message);
-        let len = u64::from(rpc.queued);
-        let peer = &mut self.peers[rpc.peer];
-        peer.queued = peer.queued.saturating_add(len);
-        self.queued = self.queued.saturating_add(len);
+        let (len, is_client) = (u64::from(rpc.queued), rpc.is_client());
+        for queued in [&mut self.peers[rpc.peer].queued, &mut self.queued] {
+            let queued = queued.of_half_mut(is_client);
+            *queued = queued.saturating_add(len);
+        }
     }
 
     pub(crate) fn id_of(&self, idx: u32) -> RpcId {
@@ -1040,11 +1046,14 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         if let Some(buffer) = rpc.inc.buffer.take() {
             self.source.give_back(buffer);
         }
-        let queued = u64::from(core::mem::take(&mut rpc.queued));
-        self.queued = self.queued.saturating_sub(queued);
+        let len = u64::from(core::mem::take(&mut rpc.queued));
+        let is_client = rpc.is_client();
+        for queued in [&mut self.peers[p].queued, &mut self.queued] {
+            let queued = queued.of_half_mut(is_client);
+            *queued = queued.saturating_sub(len);
+        }
         self.rpcs.push_front(&mut self.free_rpcs, dim::QUEUE, idx);
         let peer = &mut self.peers[p];
-        peer.queued = peer.queued.saturating_sub(queued);
         peer.live = peer.live.saturating_sub(1);
         if peer.live == 0 {
             // Nothing is lost with a stranger: it goes before those that are known.
