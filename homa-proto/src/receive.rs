@@ -517,11 +517,6 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         if !rpc.state.sends() {
             return Err(DropReason::Mismatch);
         }
-        if rpcs_is_short_queued(&self.rpcs, idx) {
-            // None of it has gone yet, and all of it goes with the next packets.
-            return Err(DropReason::Stale);
-        }
-        let rpc = &mut self.rpcs[idx];
         rpc.heard = now;
         rpc.tries = 0;
         rpc.unanswered = 0;

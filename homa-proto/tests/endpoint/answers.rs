@@ -162,27 +162,6 @@ fn a_stranger_that_waits_for_grants_begins_again() {
     assert_eq!(out[0].to, peer(2));
 }
 
-/// A GRANT that asks for all of a short message again, of which nothing has gone yet: it goes once. (Found by fuzzing.)
-#[test]
-fn grant_to_a_short_message_that_waits() {
-    for resend_all in [false, true] {
-        let mut hand = Hand::new();
-        let rpc = hand.arrive(4, 10);
-        hand.out();
-        let response = vec![7; 10];
-        hand.node.send_response(hand.now, rpc, response).unwrap();
-        let common = hand.common(4);
-        let grant = Repr::Grant {
-            common,
-            offset: 10,
-            priority: 1,
-            resend_all,
-        };
-        assert_eq!(hand.put(&grant), Err(DropReason::Stale));
-        assert_eq!(kinds(&hand.drain()), ["DATA"]);
-    }
-}
-
 /// Client, the response arriving: BUSY.
 #[test]
 fn resend_of_a_request_that_was_let_go() {
