@@ -13,10 +13,12 @@ use crate::input::{BYTES, Input};
 /// are parts of what was received, in order, the last alone of another length.
 pub fn driver(data: &[u8]) {
     let mut input = Input::new(data);
-    match input.u8() % 4 {
-        0 => read_address(&mut input),
-        1 => read_control(&mut input),
-        2 => write_control(&mut input),
+    // The first four as they were before there was a fifth: kept inputs stay what they are.
+    match input.u8() {
+        200.. => read_completion(&mut input),
+        kind if kind % 4 == 0 => read_address(&mut input),
+        kind if kind % 4 == 1 => read_control(&mut input),
+        kind if kind % 4 == 2 => write_control(&mut input),
         _ => split(&mut input),
     }
 }
@@ -47,6 +49,22 @@ fn read_control(input: &mut Input<'_>) {
     assert_eq!(control.decode(len), info);
     // All of an input, longer than drivers have room for.
     let _ = Info::decode(input.bytes(usize::MAX));
+}
+
+/// A buffer that a ring's multishot request is said to have filled.
+fn read_completion(input: &mut Input<'_>) {
+    let result = usize::from(input.u16()) << (input.u8() % 4);
+    let bytes = input.bytes(usize::MAX);
+    let found = homa_uring::kernel::received(bytes, result);
+    assert!(found.len <= result && found.len < 1 << 16);
+    assert!(found.segment_size.is_none_or(|size| size > 0));
+    // As driver and fuzzer see the same bytes, they see the same datagrams.
+    assert_eq!(homa_uring::kernel::received(bytes, result), found);
+    let mut io = IoStats::default();
+    if let Some((from, datagrams, size)) = found.datagrams(&BYTES, true, &mut io) {
+        assert_eq!(Some(from), found.from);
+        assert!(size > 0 && datagrams.len() <= found.len);
+    }
 }
 
 fn any_ip(input: &mut Input<'_>) -> IpAddr {

@@ -5,8 +5,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use homa_proto::wire::{AckEntry, Acks, Common, DataHeader, Repr};
 use homa_proto::{
-    Carrier, Config, Endpoint, Event, FixedStorage, HeapBuffer, HeapBuffers, Instant, PeerAddr,
-    RequestOptions, RpcId, SendErrorKind, TimeoutReason,
+    BufferSource, Carrier, Config, Endpoint, Event, FixedBuffer, FixedBuffers, FixedStorage,
+    HeapBuffer, HeapBuffers, Instant, PeerAddr, RequestOptions, RpcId, SendErrorKind, Storage,
+    TimeoutReason,
 };
 
 use crate::input::{BYTES, Input, message, pick};
@@ -18,16 +19,16 @@ const LAST: Instant = Instant::from_nanos(u64::MAX - 1);
 /// Nothing needs longer to end once all others are silent.
 const LONGEST_NS: u64 = 120_000_000_000;
 
-type Tables = FixedStorage<&'static [u8], HeapBuffer, 8, 4, 8>;
+type Tables<B> = FixedStorage<&'static [u8], B, 8, 4, 8>;
 
 thread_local! {
     // Made once: most of a run's time would go into making them anew.
-    static TABLES: RefCell<(Box<Tables>, Box<[u8; 65_536]>)> =
+    static TABLES: RefCell<(Box<Tables<HeapBuffer>>, Box<[u8; 65_536]>)> =
         RefCell::new((Box::new(Tables::new()), Box::new([0; 65_536])));
 }
 
-struct World<'a> {
-    node: Endpoint<'a, &'static [u8], HeapBuffers>,
+struct World<'a, S: BufferSource> {
+    node: Endpoint<'a, &'static [u8], S>,
     packets: &'a mut [u8],
     now: Instant,
     /// The endpoint has been told of no later time.
@@ -41,7 +42,7 @@ struct World<'a> {
     /// Requests from here.
     asking: Vec<RpcId>,
     ended: Vec<RpcId>,
-    kept: Vec<HeapBuffer>,
+    kept: Vec<S::Buffer>,
     more_work: u32,
 }
 
@@ -50,15 +51,49 @@ struct World<'a> {
 pub fn endpoint(data: &[u8]) {
     TABLES.with_borrow_mut(|(tables, packets)| {
         let mut input = Input::new(data);
-        let Some(mut world) = World::new(&mut input, tables, &mut packets[..]) else {
-            return;
-        };
-        while !input.is_empty() {
-            world.step(&mut input);
-            world.check();
+        let (config, setup) = config(&mut input);
+        match setup.memory {
+            // Chunks of two sizes, a few of each.
+            memory if memory % 4 == 1 => {
+                let (mut small, mut large) = ([0; 4 * 700], [0; 2 * MAX_MESSAGE as usize]);
+                let mut slots = [const { None }; 6];
+                let (few, one) = (usize::from(memory / 4 % 5), usize::from(memory / 32 % 3));
+                let pools = [
+                    (&mut small[..few * 700], 700),
+                    (
+                        &mut large[..one * MAX_MESSAGE as usize],
+                        MAX_MESSAGE as usize,
+                    ),
+                ];
+                let source = FixedBuffers::new(pools, &mut slots).expect("room for each");
+                let mut tables = Tables::<FixedBuffer<'_>>::new();
+                run(config, setup, &mut input, tables.storage(), source, packets);
+            }
+            // None, or one, or many of the longest messages.
+            memory => {
+                let source = HeapBuffers::new(usize::from(memory) * 128);
+                run(config, setup, &mut input, tables.storage(), source, packets);
+            }
         }
-        world.wind_up();
     });
+}
+
+fn run<'a, S: BufferSource<Buffer: std::fmt::Debug>>(
+    config: Config,
+    setup: Setup,
+    input: &mut Input<'_>,
+    tables: Storage<'a, &'static [u8], S::Buffer>,
+    source: S,
+    packets: &'a mut [u8; 65_536],
+) {
+    let Some(mut world) = World::new(config, setup, tables, source, packets) else {
+        return;
+    };
+    while !input.is_empty() {
+        world.step(input);
+        world.check();
+    }
+    world.wind_up();
 }
 
 fn address(which: u8) -> SocketAddr {
@@ -89,60 +124,85 @@ fn length(number: u16) -> usize {
     edge(number).min(MAX_MESSAGE + 1) as usize
 }
 
-impl<'a> World<'a> {
-    fn new(input: &mut Input<'_>, tables: &'a mut Tables, packets: &'a mut [u8]) -> Option<Self> {
-        let (modes, seed) = (input.u8(), input.u8());
-        let config = Config {
-            carrier: if modes & 1 == 0 {
-                Carrier::Udp
-            } else {
-                Carrier::NativeIp
-            },
-            link_bps: if modes & 2 == 0 { 0 } else { 10_000_000_000 },
-            rtt_ns: if modes & 4 == 0 { 0 } else { 50_000 },
-            receive_buffer: u64::from(input.u8()) * 512,
-            max_overcommit: input.u8() % 34,
-            fifo_permille: u16::from(input.u8()) * 4,
-            fifo_grant_increment: u32::from(input.u8()) * 32,
-            levels: input.u8() % 10,
-            mtu: 100 + u16::from(input.u8()) * 32,
-            unscheduled_bytes: u32::from(input.u8()) * 32,
-            min_grant: u32::from(input.u8()) * 32,
-            max_incoming: if modes & 8 == 0 {
-                0
-            } else {
-                u64::from(input.u16())
-            },
-            fixed_cutoffs: (modes & 16 != 0).then(|| {
-                std::array::from_fn(|level| edge(u16::from(seed).rotate_left(level as u32)))
-            }),
-            max_batch: u16::from(input.u8()),
-            max_message: MAX_MESSAGE,
-            resend_ceiling_ns: 20_000_000,
-            timeout_ns: if modes & 32 == 0 {
-                50_000_000
-            } else {
-                200_000_000
-            },
-            ..Config::default()
-        };
-        // None, or one, or many of the longest messages.
-        let memory = HeapBuffers::new(usize::from(input.u8()) * 128);
-        let start = match modes >> 5 {
-            0 => 0,
-            1 => u64::MAX - LONGEST_NS * 2,
-            2 => u64::MAX - 1_000_000_000,
-            3 => u64::MAX,
-            _ => u64::from(seed) << 55 | 1,
-        };
-        let mut node = Endpoint::new(config, seed.into(), tables.storage(), memory).ok()?;
+/// What an input says at its beginning, besides the settings.
+struct Setup {
+    seed: u8,
+    start: u64,
+    memory: u8,
+}
+
+fn config(input: &mut Input<'_>) -> (Config, Setup) {
+    let (modes, seed) = (input.u8(), input.u8());
+    let config = Config {
+        carrier: if modes & 1 == 0 {
+            Carrier::Udp
+        } else {
+            Carrier::NativeIp
+        },
+        link_bps: if modes & 2 == 0 { 0 } else { 10_000_000_000 },
+        rtt_ns: if modes & 4 == 0 { 0 } else { 50_000 },
+        receive_buffer: u64::from(input.u8()) * 512,
+        max_overcommit: input.u8() % 34,
+        fifo_permille: u16::from(input.u8()) * 4,
+        fifo_grant_increment: u32::from(input.u8()) * 32,
+        levels: input.u8() % 10,
+        mtu: 100 + u16::from(input.u8()) * 32,
+        unscheduled_bytes: u32::from(input.u8()) * 32,
+        min_grant: u32::from(input.u8()) * 32,
+        max_incoming: if modes & 8 == 0 {
+            0
+        } else {
+            u64::from(input.u16())
+        },
+        fixed_cutoffs: (modes & 16 != 0)
+            .then(|| std::array::from_fn(|level| edge(u16::from(seed).rotate_left(level as u32)))),
+        max_batch: u16::from(input.u8()),
+        max_message: MAX_MESSAGE,
+        // Off, derived, or less than some inputs come to.
+        max_peer_requests: [u32::MAX, 0, 2, 0][usize::from(seed % 4)],
+        max_peer_bytes: [u64::MAX, 0, 8_000, 0][usize::from(seed % 4)],
+        max_stranger_bytes: [u64::MAX, 0, 3_000, 0][usize::from(seed % 4)],
+        max_queued: if seed % 8 == 6 { 15_000 } else { 0 },
+        resend_ceiling_ns: 20_000_000,
+        timeout_ns: if modes & 32 == 0 {
+            50_000_000
+        } else {
+            200_000_000
+        },
+        ..Config::default()
+    };
+    let memory = input.u8();
+    let start = match modes >> 5 {
+        0 => 0,
+        1 => u64::MAX - LONGEST_NS * 2,
+        2 => u64::MAX - 1_000_000_000,
+        3 => u64::MAX,
+        _ => u64::from(seed) << 55 | 1,
+    };
+    let setup = Setup {
+        seed,
+        start,
+        memory,
+    };
+    (config, setup)
+}
+
+impl<'a, S: BufferSource<Buffer: std::fmt::Debug>> World<'a, S> {
+    fn new(
+        config: Config,
+        setup: Setup,
+        tables: Storage<'a, &'static [u8], S::Buffer>,
+        source: S,
+        packets: &'a mut [u8],
+    ) -> Option<Self> {
+        let mut node = Endpoint::new(config, setup.seed.into(), tables, source).ok()?;
         for port in 1..=PORTS {
             node.open_port(port).expect("a new port");
         }
         Some(Self {
             node,
             packets,
-            now: Instant::from_nanos(start),
+            now: Instant::from_nanos(setup.start),
             latest: Instant::ZERO,
             known: Vec::with_capacity(16),
             asked: Vec::with_capacity(16),
@@ -420,9 +480,10 @@ impl<'a> World<'a> {
             // The client no longer knows the RPC.
             Err(error) if error.kind == SendErrorKind::NoSuchRpc => self.end(rpc),
             Err(error) => {
+                use SendErrorKind::{Empty, PeerQueueFull, QueueFull, TooLong};
                 assert!(matches!(
                     error.kind,
-                    SendErrorKind::Empty | SendErrorKind::TooLong
+                    Empty | TooLong | PeerQueueFull | QueueFull
                 ));
                 assert_eq!(error.message.len(), len);
             }

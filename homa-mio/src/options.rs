@@ -119,8 +119,8 @@ impl<S: Sys> Options<S> {
         &mut self.config
     }
 
-    /// Most bytes of requests and replies that are kept until they are no longer needed, for all
-    /// peers and for one: what would exceed it is refused. Default 512 MiB, and half of it.
+    /// Most bytes of requests that are kept until they are no longer needed, and as many of replies,
+    /// for all peers and for one: what would exceed it is refused. Default 512 MiB, and half of it.
     #[must_use]
     pub fn queue(mut self, all: u64, peer: u64) -> Self {
         self.config.max_queued = all;

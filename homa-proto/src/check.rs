@@ -2,6 +2,7 @@
 
 use crate::buffer::BufferSource;
 use crate::endpoint::Endpoint;
+use crate::outgoing::Kept;
 use crate::peer;
 use crate::rpc::{Pending, State, dim};
 use crate::time::Instant;
@@ -100,11 +101,13 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             }
         }
         let mut books = std::vec![(0u32, 0u64); self.peers.len()];
-        let mut queued = std::vec![0u64; self.peers.len()];
+        let mut queued = std::vec![Kept::NONE; self.peers.len()];
+        let mut all_queued = Kept::NONE;
         for rpc in self.rpcs.iter() {
             if let Some(queued) = queued.get_mut(rpc.peer as usize) {
-                *queued += u64::from(rpc.queued);
+                *queued.of_half_mut(rpc.is_client()) += u64::from(rpc.queued);
             }
+            *all_queued.of_half_mut(rpc.is_client()) += u64::from(rpc.queued);
             ensure(
                 (rpc.queued > 0) == rpc.out.message.is_some(),
                 "a message that is kept does not count, or the reverse",
@@ -121,8 +124,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             self.peers.iter().map(|peer| peer.queued).eq(queued),
             "bytes queued for a peer miscounted",
         )?;
-        let all: u64 = self.rpcs.iter().map(|rpc| u64::from(rpc.queued)).sum();
-        ensure(all == self.queued, "bytes queued miscounted")?;
+        ensure(all_queued == self.queued, "bytes queued miscounted")?;
         let (mut strangers, mut stranger_requests, mut stranger_peers) = (0, 0, 0);
         for (peer, book) in self.peers.iter().zip(books) {
             ensure(

@@ -67,8 +67,8 @@ pub struct Config {
     /// sent to their address, as a forger of addresses never can. Requests of a single packet do
     /// not count. 0: a quarter of what the buffer source holds, no limit where it does not tell.
     pub max_stranger_bytes: u64,
-    /// Most bytes of this endpoint's own messages to one peer, requests and responses, that are
-    /// kept at once: from the call that hands a message over to the event that hands it back. A
+    /// Most bytes of this endpoint's own requests to one peer that are kept at once, and as many of
+    /// responses: from the call that hands a message over to the event that hands it back. A
     /// single one may be longer. Beyond it `send_request` and `send_response` refuse with
     /// [`PeerQueueFull`](crate::SendErrorKind::PeerQueueFull). 0: half of `max_queued`.
     pub max_peer_queued: u64,

@@ -12,7 +12,7 @@ use crate::grant::Grants;
 use crate::hash::{HashKey, SplitMix};
 use crate::index::Index;
 use crate::list::{List, Stack, Table};
-use crate::outgoing::SendQueue;
+use crate::outgoing::{Kept, SendQueue};
 use crate::pacer::Pacer;
 use crate::peer::{self, PeerSlot};
 use crate::priority::Priorities;
@@ -304,7 +304,7 @@ pub struct Endpoint<'a, M, S: BufferSource> {
     pub(crate) stranger_requests: u32,
     pub(crate) stranger_peers: u32,
     /// Bytes of messages of this endpoint's own that are kept.
-    pub(crate) queued: u64,
+    pub(crate) queued: Kept,
     /// The peer of the last packet, and the last RPC of whose message more is to come.
     last_peer: u32,
     pub(crate) last_rpc: u32,
@@ -437,7 +437,7 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
             strangers_arriving: 0,
             stranger_requests: 0,
             stranger_peers: 0,
-            queued: 0,
+            queued: Kept::NONE,
             last_peer: 0,
             last_rpc: 0,
             run: NIL,
@@ -523,7 +523,7 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
             return Err(SendErrorKind::RpcsFull);
         }
         let known = self.peer_of(&socket);
-        self.check_queue(known, len)?;
+        self.check_queue(known, true, len)?;
         let p = self
             .peer_or_new(now, socket, None)
             .ok_or(SendErrorKind::PeersFull)?;
@@ -568,7 +568,7 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
                 .find(rpc)
                 .filter(|&idx| self.rpcs[idx].state == State::ServerInService)
                 .ok_or(SendErrorKind::NoSuchRpc)?;
-            self.check_queue(Some(self.rpcs[idx].peer), len)?;
+            self.check_queue(Some(self.rpcs[idx].peer), false, len)?;
             Ok(idx)
         });
         match checked {
@@ -776,7 +776,7 @@ impl<'a, M: AsRef<[u8]>, S: BufferSource> Endpoint<'a, M, S> {
     /// waiting for the event that hands them back to be polled.
     #[must_use]
     pub fn queued_bytes(&self) -> u64 {
-        self.queued
+        self.queued.requests.saturating_add(self.queued.responses)
     }
 
     /// Peers known.
@@ -842,14 +842,19 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         }
     }
 
-    /// Whether one more message of `len` bytes keeps to what may be kept, for a peer, if it is known,
-    /// and for all.
-    fn check_queue(&self, p: Option<u32>, len: usize) -> Result<(), SendErrorKind> {
+    /// Whether one more message of `len` bytes of one half keeps to what may be kept, for a peer, if it
+    /// is known, and for all.
+    fn check_queue(
+        &self,
+        p: Option<u32>,
+        is_client: bool,
+        len: usize,
+    ) -> Result<(), SendErrorKind> {
         let fits = |kept: u64, most| kept == 0 || kept.saturating_add(len as u64) <= most;
-        let to_peer = p.map_or(0, |p| self.peers[p].queued);
+        let to_peer = p.map_or(0, |p| self.peers[p].queued.of_half(is_client));
         if !fits(to_peer, self.config.max_peer_queued) {
             Err(SendErrorKind::PeerQueueFull)
-        } else if !fits(self.queued, self.config.max_queued) {
+        } else if !fits(self.queued.of_half(is_client), self.config.max_queued) {
             Err(SendErrorKind::QueueFull)
         } else {
             Ok(())
@@ -863,10 +868,11 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         let len = message.as_ref().len();
         rpc.queued = u32::try_from(len).unwrap_or(u32::MAX);
         rpc.out.message = Some(message);
-        let len = u64::from(rpc.queued);
-        let peer = &mut self.peers[rpc.peer];
-        peer.queued = peer.queued.saturating_add(len);
-        self.queued = self.queued.saturating_add(len);
+        let (len, is_client) = (u64::from(rpc.queued), rpc.is_client());
+        for queued in [&mut self.peers[rpc.peer].queued, &mut self.queued] {
+            let queued = queued.of_half_mut(is_client);
+            *queued = queued.saturating_add(len);
+        }
     }
 
     pub(crate) fn id_of(&self, idx: u32) -> RpcId {
@@ -1069,8 +1075,11 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             }
         }
         let queued = u64::from(core::mem::take(&mut rpc.queued));
-        self.queued = self.queued.saturating_sub(queued);
-        peer.queued = peer.queued.saturating_sub(queued);
+        let is_client = rpc.is_client();
+        for half in [&mut peer.queued, &mut self.queued] {
+            let half = half.of_half_mut(is_client);
+            *half = half.saturating_sub(queued);
+        }
         peer.live = peer.live.saturating_sub(1);
         let (is_idle, is_proved) = (peer.live == 0, peer.is_proved);
         self.rpcs.push(&mut self.free_rpcs, dim::QUEUE, idx);

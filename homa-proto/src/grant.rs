@@ -403,8 +403,8 @@ impl<'a> Grants<'a> {
             self.strangers = self.strangers.saturating_sub(peer.incoming);
             self.total = self.total.saturating_add(peer.incoming);
         }
-        // Most have no message that waits.
-        if peer.live > 0 {
+        // Most have no message that is granted or waits.
+        if peer.incoming > 0 || peer.active > 0 || peer.candidate != Candidate::No {
             self.refresh(peers, p);
             self.dirty = true;
         }

@@ -33,6 +33,35 @@ pub(crate) struct Outgoing<M> {
     retransmits: [Range; MAX_RETRANSMITS],
 }
 
+/// Bytes of messages that are kept, each half by itself: endpoints whose queues are full of
+/// requests to each other can still answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Kept {
+    pub(crate) requests: u64,
+    pub(crate) responses: u64,
+}
+
+impl Kept {
+    pub(crate) const NONE: Self = Self {
+        requests: 0,
+        responses: 0,
+    };
+
+    pub(crate) fn of_half(&self, is_client: bool) -> u64 {
+        match is_client {
+            true => self.requests,
+            false => self.responses,
+        }
+    }
+
+    pub(crate) fn of_half_mut(&mut self, is_client: bool) -> &mut u64 {
+        match is_client {
+            true => &mut self.requests,
+            false => &mut self.responses,
+        }
+    }
+}
+
 /// The next bytes of a message to put into packets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Piece {

@@ -4,6 +4,7 @@ use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use crate::acks::Held;
 use crate::list::{Link, Linked, List};
+use crate::outgoing::Kept;
 use crate::time::Instant;
 use crate::tree::Tree;
 use crate::wire::Common;
@@ -109,7 +110,7 @@ pub(crate) struct PeerSlot {
     /// Bytes of its requests that are arriving.
     pub(crate) arriving: u64,
     /// Bytes of messages to it that are kept.
-    pub(crate) queued: u64,
+    pub(crate) queued: Kept,
     /// It sits on its grants: gets no more, and what it has been granted does not count.
     pub(crate) is_silent: bool,
     pub(crate) cutoffs_due: bool,
@@ -194,7 +195,7 @@ impl PeerSlot {
             bytes_told: 0,
             requests: 0,
             arriving: 0,
-            queued: 0,
+            queued: Kept::NONE,
             is_silent: false,
             cutoffs_due: false,
             acks_due: false,

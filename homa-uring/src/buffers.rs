@@ -190,20 +190,7 @@ impl Buffers {
 
     /// What a multishot request has received: `result` is what it said.
     pub(crate) fn received(&self, id: u16, result: usize) -> Incoming {
-        let mut template = empty_header();
-        template.msg_namelen = NAME_LEN as u32;
-        template.msg_controllen = CONTROL_LEN as _;
-        let Ok(found) = RecvMsgOut::parse(&self.bytes(id)[..PAYLOAD + PAYLOAD_LEN], &template)
-        else {
-            return Incoming::NONE;
-        };
-        incoming(
-            found.name_data(),
-            found.control_data(),
-            result.saturating_sub(PAYLOAD),
-            found.is_payload_truncated(),
-            found.is_control_data_truncated(),
-        )
+        received(&self.bytes(id)[..PAYLOAD + PAYLOAD_LEN], result)
     }
 
     /// What a request for one reception has received: `result` is what it said.
@@ -232,6 +219,25 @@ impl Buffers {
         // SAFETY: as the caller promises.
         unsafe { self.region.free() };
     }
+}
+
+/// What a multishot request has received into a buffer with these bytes, of which a kernel may have
+/// written anything: `result` is what its completion said.
+#[must_use]
+pub fn received(bytes: &[u8], result: usize) -> Incoming {
+    let mut template = empty_header();
+    template.msg_namelen = NAME_LEN as u32;
+    template.msg_controllen = CONTROL_LEN as _;
+    let Ok(found) = RecvMsgOut::parse(bytes, &template) else {
+        return Incoming::NONE;
+    };
+    incoming(
+        found.name_data(),
+        found.control_data(),
+        result.saturating_sub(PAYLOAD),
+        found.is_payload_truncated(),
+        found.is_control_data_truncated(),
+    )
 }
 
 fn incoming(

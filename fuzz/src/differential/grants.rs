@@ -232,6 +232,9 @@ pub(super) fn run(input: &mut Input<'_>) {
         window: u32::from(input.u8()) * 16,
         min_grant: u32::from(input.u8()) * 8,
         levels: 2 + input.u8() % 7,
+        // A message that is refused is none to be granted.
+        max_peer_requests: u32::MAX,
+        max_peer_bytes: u64::MAX,
         ..Config::default()
     };
     let limits = Limits {

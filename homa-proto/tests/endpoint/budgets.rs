@@ -101,6 +101,22 @@ fn responses_beyond_the_queue_are_refused_and_can_be_tried_again() {
     assert_eq!(hand.node.queued_bytes(), 40_000);
 }
 
+/// Two endpoints whose queues are full of requests to each other can still answer. (Found by fuzzing.)
+#[test]
+fn a_queue_full_of_requests_does_not_keep_responses_back() {
+    let mut hand = Hand::with(small_queue(), limits());
+    ask(&mut hand, 1, 30_000).unwrap();
+    let rpc = hand.arrive(4, 10);
+    hand.respond(rpc, 30_000);
+    let other = hand.arrive(6, 10);
+    let refused = hand
+        .node
+        .send_response(hand.now, other, bytes_of(1, 1))
+        .unwrap_err();
+    assert_eq!(refused.kind, SendErrorKind::PeerQueueFull);
+    assert_eq!(hand.node.queued_bytes(), 60_000);
+}
+
 /// What is not set is derived, so that no peer gets everything.
 #[test]
 fn budgets_are_on_unless_they_are_turned_off() {

@@ -67,6 +67,9 @@ pub(crate) fn config() -> Config {
         link_bps: 10_000_000_000,
         rtt_ns: 20_000,
         max_message: 4_000_000,
+        // What a round trip holds, to the byte, and grants as small as they come.
+        unscheduled_bytes: 25_000,
+        min_grant: 1,
         // Where memory is short one peer may use it all: that is what is tested.
         max_peer_requests: u32::MAX,
         max_peer_bytes: u64::MAX,

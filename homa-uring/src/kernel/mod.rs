@@ -13,6 +13,7 @@ use std::time::Duration;
 use io_uring::squeue;
 use io_uring::types::BufRingEntry;
 
+pub use crate::buffers::received;
 pub use faulty::{Faulty, Plan};
 pub use native::Native;
 
