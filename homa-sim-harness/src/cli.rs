@@ -16,7 +16,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use crate::experiment::{Experiment, LoadCounts, Pattern, TRANSPORTS, Watch, Ways, one_line};
-use crate::fuzz::{self, Verdict};
+use crate::fuzz::{self, Range, Verdict};
 use crate::packet::HostId;
 use crate::report::{self, Report};
 use crate::svg;
@@ -63,6 +63,17 @@ struct FuzzArgs {
     /// Go on after a failure, and list all failures at the end.
     #[arg(long)]
     keep_going: bool,
+    /// Draw only what seeds meant at first.
+    #[arg(long)]
+    narrow: bool,
+}
+
+/// What seeds draw.
+fn range(narrow: bool) -> Range {
+    match narrow {
+        true => Range::Narrow,
+        false => Range::Wide,
+    }
 }
 
 #[derive(Args)]
@@ -73,6 +84,9 @@ struct ReplayArgs {
     /// How many of the last events to show.
     #[arg(long, default_value_t = 60)]
     events: usize,
+    /// Draw only what seeds meant at first.
+    #[arg(long)]
+    narrow: bool,
 }
 
 #[derive(Args)]
@@ -426,7 +440,7 @@ pub fn main() -> ExitCode {
         Command::Sweep(args) => sweep::sweep(&args),
         Command::Loss(args) => loss::loss(&args),
         Command::FuzzSeeds(args) => fuzz_seeds(&args),
-        Command::Replay(args) => Ok(replay(args.seed, args.events)),
+        Command::Replay(args) => Ok(replay(args.seed, range(args.narrow), args.events)),
     };
     match done {
         Ok(code) => code,
@@ -557,21 +571,25 @@ fn write_outputs(
 }
 
 /// Plays a seed; a panic is a violation too.
-fn play(seed: u64, log: usize) -> Verdict {
-    std::panic::catch_unwind(|| fuzz::play(seed, log)).unwrap_or_else(|_| Verdict {
+fn play(seed: u64, range: Range, log: usize) -> Verdict {
+    std::panic::catch_unwind(|| fuzz::play(seed, range, log)).unwrap_or_else(|_| Verdict {
         seed,
         violation: Some("panic".into()),
         ..Verdict::default()
     })
 }
 
-fn replay(seed: u64, events: usize) -> ExitCode {
-    let verdict = play(seed, events);
+fn replay(seed: u64, range: Range, events: usize) -> ExitCode {
+    let verdict = play(seed, range, events);
     let mut text = format!("seed {seed}: {}\n", verdict.scenario);
     for line in &verdict.log {
         text += &format!("{line}\n");
     }
+    for (name, value) in &verdict.counters {
+        text += &format!("{name} {value}; ");
+    }
     let (answered, failed) = verdict.outcomes;
+    text += "\n";
     text += &format!(
         "{} events, trace {:016x}; {answered} RPCs answered, {failed} failed\n",
         verdict.events, verdict.trace_hash
@@ -615,7 +633,7 @@ fn fuzz_seeds(args: &FuzzArgs) -> Result<ExitCode, String> {
                     if number >= limit {
                         break;
                     }
-                    let verdict = play(args.start.wrapping_add(number), 0);
+                    let verdict = play(args.start.wrapping_add(number), range(args.narrow), 0);
                     played.fetch_add(1, Ordering::Relaxed);
                     events.fetch_add(verdict.events, Ordering::Relaxed);
                     answered.fetch_add(verdict.outcomes.0, Ordering::Relaxed);
@@ -653,13 +671,14 @@ fn fuzz_seeds(args: &FuzzArgs) -> Result<ExitCode, String> {
             show(&format!("seed {}: {violation}\n", failure.seed));
         }
     } else {
-        replay(first.seed, 40);
+        replay(first.seed, range(args.narrow), 40);
     }
     show(&format!(
-        "{} of {} seeds failed; replay with: homa-sim replay --seed {}\n",
+        "{} of {} seeds failed; replay with: homa-sim replay --seed {}{}\n",
         failures.len(),
         load(&played),
-        first.seed
+        first.seed,
+        if args.narrow { " --narrow" } else { "" }
     ));
     Ok(ExitCode::FAILURE)
 }

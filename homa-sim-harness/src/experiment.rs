@@ -20,7 +20,7 @@ use crate::traffic::mixed::Mixed;
 use crate::traffic::poisson::{self, Answer, Destinations, Poisson};
 use crate::traffic::workload::Workload;
 use crate::transport::Transport;
-use crate::transport::homa::{Homa, Settings as HomaSettings};
+use crate::transport::homa::{Homa, Settings as HomaSettings, Variety};
 use crate::transport::oracle::Oracle;
 use crate::transport::tcp::{Algorithm, Settings as TcpSettings, Tcp, TcpOptions};
 
@@ -633,6 +633,7 @@ impl Experiment {
             buffer_bytes: 1 << 40,
             contents: false,
             check_every: 0,
+            variety: Variety::default(),
         };
         let told = |bps: u64| {
             if options.exact_pacing {

@@ -10,7 +10,7 @@ use crate::fault::{Faults, Step};
 use crate::network::{Arrival, Network};
 use crate::packet::{HostId, Packet};
 use crate::rng::Rng;
-use crate::transport::{Delivery, Message, MessageId, Outcome, Transport};
+use crate::transport::{Delivery, Message, MessageId, Outcome, Side, Transport};
 
 /// What a host's software costs. The first three are latencies that overlap; the rest keep the
 /// host's one core busy.
@@ -50,6 +50,7 @@ impl Software {
 enum Action {
     Send(Message),
     Reply(MessageId),
+    Cancel(MessageId, Side),
     Wake(u64, u32),
 }
 
@@ -70,6 +71,11 @@ impl Outbox {
         self.actions.push_back(Action::Reply(message));
     }
 
+    /// Give a message up now.
+    pub fn cancel(&mut self, message: MessageId, side: Side) {
+        self.actions.push_back(Action::Cancel(message, side));
+    }
+
     /// Moves all to `to`, with `mark` set in tokens and tags.
     pub(crate) fn move_to(&mut self, to: &mut Self, mark: u32) {
         for action in self.actions.drain(..) {
@@ -78,7 +84,7 @@ impl Outbox {
                     message.tag |= mark;
                     Action::Send(message)
                 }
-                Action::Reply(id) => Action::Reply(id),
+                Action::Reply(_) | Action::Cancel(..) => action,
                 Action::Wake(time, token) => Action::Wake(time, token | mark),
             });
         }
@@ -151,6 +157,7 @@ enum Input {
     Packet(u32),
     Send(MessageId),
     Reply(MessageId),
+    Cancel(MessageId, Side),
     Timer,
     Poll,
 }
@@ -499,6 +506,10 @@ impl<T: Transport, A: Application> Simulation<T, A> {
                 let message = self.messages.slots[id as usize].message;
                 self.transport.reply(clock, id, &message);
             }
+            Input::Cancel(id, side) => {
+                let message = self.messages.slots[id as usize].message;
+                self.transport.cancel(clock, id, &message, side);
+            }
             Input::Timer => self.transport.timer(clock, host),
             Input::Poll => {}
         }
@@ -607,6 +618,14 @@ impl<T: Transport, A: Application> Simulation<T, A> {
                         self.network.message_begins(from, now);
                     }
                     self.input(to, Input::Reply(id));
+                }
+                Action::Cancel(id, side) => {
+                    let Message { from, to, .. } = self.messages.slots[id as usize].message;
+                    let host = match side {
+                        Side::Client => from,
+                        Side::Server => to,
+                    };
+                    self.input(host, Input::Cancel(id, side));
                 }
                 Action::Wake(time, token) => {
                     self.events.push(time.max(now), Event::Wake { token });

@@ -44,6 +44,7 @@ fn message(tag: u32, from: HostId, to: HostId, bytes: u32, started: u64) -> Mess
         reply_bytes: None,
         started,
         tag,
+        deadline: None,
     }
 }
 

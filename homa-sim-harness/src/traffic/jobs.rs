@@ -123,6 +123,7 @@ impl JobTraffic {
             reply_bytes,
             started: now,
             tag: step * ROUNDS + round,
+            deadline: None,
         }
     }
 
@@ -224,7 +225,7 @@ impl Application for JobTraffic {
                 }
                 return;
             }
-            (Outcome::Failed(_), _) => {
+            (Outcome::Failed(_) | Outcome::Cancelled, _) => {
                 // The job hangs, as a real one would; the run ends at its time limit.
                 self.totals.failed += 1;
                 return;

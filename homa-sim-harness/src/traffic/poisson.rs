@@ -129,6 +129,7 @@ impl Application for Poisson {
             reply_bytes,
             started: now,
             tag: 0,
+            deadline: None,
         };
         self.totals.started += 1;
         self.totals.begun_bytes += u64::from(bytes) + u64::from(reply_bytes.unwrap_or(0));
@@ -148,7 +149,7 @@ impl Application for Poisson {
                 self.ideal
                     .round_trip_ns(from, to, bytes, reply.unwrap_or(1))
             }
-            (Outcome::Failed(_), _) => {
+            (Outcome::Failed(_) | Outcome::Cancelled, _) => {
                 self.totals.failed += 1;
                 self.measured_open -= u64::from(self.measured(message));
                 return;

@@ -28,6 +28,8 @@ pub struct Message {
     pub started: u64,
     /// Whatever the application wants to find in it.
     pub tag: u32,
+    /// When it is of no use any more, in nanoseconds: then it may fail.
+    pub deadline: Option<u64>,
 }
 
 /// What has become of a message.
@@ -39,6 +41,17 @@ pub enum Outcome {
     Reply,
     /// The sender was told that it failed, and why.
     Failed(&'static str),
+    /// The sender has given it up before it was answered.
+    Cancelled,
+}
+
+/// Who gives a message up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Side {
+    /// Its sender, who wants no answer any more.
+    Client,
+    /// Its receiver, who will not answer.
+    Server,
 }
 
 /// A message that has got somewhere.
@@ -74,6 +87,10 @@ pub trait Transport {
 
     /// The receiver of a message answers it.
     fn reply(&mut self, now: u64, id: MessageId, message: &Message);
+
+    /// One side gives a message up; nothing happens where it has ended already. Transports for which nobody asks that need
+    /// not know how.
+    fn cancel(&mut self, _now: u64, _id: MessageId, _message: &Message, _side: Side) {}
 
     /// A packet has reached `host`.
     fn receive(&mut self, now: u64, host: HostId, packet: &Packet, body: &mut Self::Body);
