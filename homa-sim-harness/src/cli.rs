@@ -15,7 +15,9 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use crate::experiment::{Experiment, LoadCounts, Pattern, TRANSPORTS, Watch, Ways, one_line};
+use crate::experiment::{
+    Cutoffs, Experiment, LoadCounts, Pattern, TRANSPORTS, Watch, Ways, one_line,
+};
 use crate::fuzz::{self, Range, Verdict};
 use crate::packet::HostId;
 use crate::report::{self, Report};
@@ -161,6 +163,13 @@ enum LoadCountsArg {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
+enum CutoffsArg {
+    Learned,
+    FromWorkload,
+    Converged,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
 enum PatternArg {
     Poisson,
     Incast,
@@ -282,6 +291,12 @@ struct ExperimentArgs {
     /// Homa: bytes granted ahead to one message; 0: derived.
     #[arg(long)]
     window: Option<u32>,
+    /// Homa: smallest grant, in bytes; 0: every byte as soon as it may be granted.
+    #[arg(long)]
+    min_grant: Option<u32>,
+    /// Homa: where the cutoffs of unscheduled priorities come from.
+    #[arg(long)]
+    cutoffs: Option<CutoffsArg>,
     /// Homa: silence before a RESEND, µs.
     #[arg(long)]
     resend_floor_us: Option<u64>,
@@ -353,6 +368,7 @@ impl ExperimentArgs {
             unscheduled_bytes => to.homa.unscheduled_bytes,
             max_incoming => to.homa.max_incoming,
             window => to.homa.window,
+            min_grant => to.homa.min_grant,
             resend_floor_us => to.homa.resend_floor_us,
             reorder_ns => to.homa.reorder_ns,
             nic_backlog_ns => to.homa.nic_backlog_ns,
@@ -387,6 +403,13 @@ impl ExperimentArgs {
             to.load_counts = match counts {
                 LoadCountsArg::Wire => LoadCounts::Wire,
                 LoadCountsArg::Payload => LoadCounts::Payload,
+            };
+        }
+        if let Some(cutoffs) = self.cutoffs {
+            to.homa.cutoffs = match cutoffs {
+                CutoffsArg::Learned => Cutoffs::Learned,
+                CutoffsArg::FromWorkload => Cutoffs::FromWorkload,
+                CutoffsArg::Converged => Cutoffs::Converged,
             };
         }
         if let Some(pattern) = self.pattern {

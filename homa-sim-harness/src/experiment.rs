@@ -83,6 +83,8 @@ pub struct HomaOptions {
     pub max_incoming: u64,
     /// Bytes granted ahead per message.
     pub window: u32,
+    /// Smallest grant, in bytes.
+    pub min_grant: u32,
     /// Share for the oldest message, per mille.
     pub fifo_permille: u16,
     /// How far ahead of the link packets go to the card, in nanoseconds.
@@ -108,16 +110,39 @@ pub enum Cutoffs {
     Learned,
     /// They are computed from the workload beforehand, as in the simulations of SIGCOMM '18.
     FromWorkload,
+    /// They are what receivers come to find from this traffic, from the start: after some thousand messages for each host.
+    Converged,
+}
+
+impl Cutoffs {
+    /// The fewest unscheduled levels of `levels`, and the power of a message's unscheduled bytes with which it counts.
+    fn rule(self, levels: usize) -> (usize, f64) {
+        match self {
+            Self::Converged => ((levels / 2).max(1), 0.5),
+            _ => (1, 1.0),
+        }
+    }
 }
 
 /// The cutoffs for a workload: unscheduled levels in proportion to unscheduled bytes, at least one of each kind, and the same
-/// number of unscheduled bytes in each (SIGCOMM '18, section 3.4). Bytes on the wire, headers included: they take the time.
-fn cutoffs_for(workload: &Workload, levels: u8, unscheduled_bytes: u32, mtu: u32) -> [u32; 8] {
-    let unscheduled = |bytes: u32| message_wire_bytes(bytes.min(unscheduled_bytes), mtu) as f64;
-    let sum = workload.average(unscheduled);
-    let share = sum / workload.average(|bytes| message_wire_bytes(bytes, mtu) as f64);
+/// number of unscheduled bytes in each (SIGCOMM '18, section 3.4), or as the core changes that rule. Bytes on the wire,
+/// headers included: they take the time.
+fn cutoffs_for(
+    cutoffs: Cutoffs,
+    workload: &Workload,
+    levels: u8,
+    unscheduled_bytes: u32,
+    mtu: u32,
+) -> [u32; 8] {
+    let bytes_of = |bytes: u32| message_wire_bytes(bytes.min(unscheduled_bytes), mtu) as f64;
+    let share = workload.average(bytes_of)
+        / workload.average(|bytes| message_wire_bytes(bytes, mtu) as f64);
     let levels = usize::from(levels);
-    let count = ((share * levels as f64).round() as usize).clamp(1, (levels - 1).max(1));
+    let (least, power) = cutoffs.rule(levels);
+    let count = (share * levels as f64).round() as usize;
+    let count = count.clamp(least, (levels - 1).max(least));
+    let unscheduled = |bytes: u32| bytes_of(bytes).powf(power);
+    let sum = workload.average(unscheduled);
     let lowest = levels - count;
     let mut cutoffs = [0; 8];
     let (mut level, mut upto) = (levels - 1, 0.0);
@@ -139,6 +164,7 @@ impl Default for HomaOptions {
             unscheduled_bytes: 0,
             max_incoming: 0,
             window: 0,
+            min_grant: 0,
             fifo_permille: 50,
             nic_backlog_ns: 1,
             resend_floor_us: 1000,
@@ -344,6 +370,11 @@ impl Experiment {
                     rx_ns: 3500,
                     think_ns: 540,
                     ..Software::default()
+                },
+                homa: HomaOptions {
+                    // The cluster had run for long.
+                    cutoffs: Cutoffs::Converged,
+                    ..HomaOptions::default()
                 },
                 cap: 1_000_000,
                 reply: "echo".into(),
@@ -597,7 +628,8 @@ impl Experiment {
         };
         let fixed_cutoffs = match options.cutoffs {
             Cutoffs::Learned => None,
-            Cutoffs::FromWorkload => Some(cutoffs_for(
+            known => Some(cutoffs_for(
+                known,
                 &self.workload()?,
                 self.levels,
                 unscheduled_bytes,
@@ -615,6 +647,7 @@ impl Experiment {
             window: options.window,
             // One-way messages are not answered: nothing is ever heard of them.
             max_unheard: if self.reply == "none" { u64::MAX } else { 0 },
+            min_grant: options.min_grant,
             fifo_permille: options.fifo_permille,
             levels: self.levels,
             nic_backlog_ns: options.nic_backlog_ns,
@@ -891,7 +924,7 @@ mod tests {
     fn cutoffs_share_the_unscheduled_bytes_out_evenly() {
         for name in ["w1", "w2", "w3", "w4", "w5"] {
             let workload = Workload::named(name).unwrap();
-            let cutoffs = cutoffs_for(&workload, 8, 10_000, 1500);
+            let cutoffs = cutoffs_for(Cutoffs::FromWorkload, &workload, 8, 10_000, 1500);
             let level = |bytes| (0..8).rev().find(|&level| cutoffs[level] >= bytes).unwrap();
             let mut bytes = [0.0; 8];
             for (length, share) in workload.shares() {

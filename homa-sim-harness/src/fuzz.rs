@@ -15,6 +15,7 @@ use scenario::{Planned, Scenario, Then};
 
 use crate::fault::{Faults, Step};
 use crate::network::Network;
+use crate::packet::Waited;
 use crate::sim::{Application, Outbox, Setup, Simulation};
 use crate::transport::homa::Homa;
 use crate::transport::{Delivery, Message, MessageId, Outcome, Side, Transport};
@@ -141,6 +142,7 @@ impl Application for Watcher {
             started: now,
             tag: token,
             deadline: planned.deadline_ns.map(|after| now + after),
+            waited: Waited::default(),
         });
         if let Some(after) = planned.cancel_ns {
             out.wake(now + after, CANCELS + token);

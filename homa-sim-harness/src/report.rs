@@ -274,6 +274,14 @@ impl Report {
                 self.smallest_tenth.p99_slowdown, self.count_weighted_p99_slowdown
             )?;
         }
+        if self.one_packet.count > 0 {
+            let parts = self.one_packet.p99_parts;
+            writeln!(
+                out,
+                "  up to 1400 B around P99: {:.2} µs idle network + {:.2} held back by senders + {:.2} for cards + {:.2} in switches",
+                parts.ideal_us, parts.sender_us, parts.card_us, parts.ports_us
+            )?;
+        }
         if let Some(job) = &self.job {
             writeln!(
                 out,

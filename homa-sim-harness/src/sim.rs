@@ -8,7 +8,7 @@ use crate::capture::Capture;
 use crate::events::{Event, EventQueue, TraceHash};
 use crate::fault::{Faults, Step};
 use crate::network::{Arrival, Network};
-use crate::packet::{HostId, Packet};
+use crate::packet::{HostId, Packet, Waited};
 use crate::rng::Rng;
 use crate::transport::{Delivery, Message, MessageId, Outcome, Side, Transport};
 
@@ -206,6 +206,8 @@ pub struct Simulation<T: Transport, A> {
     software_is_free: bool,
     messages: Messages,
     outbox: Outbox,
+    /// What the inputs of a host have brought about, with what the packets had waited for.
+    delivered: VecDeque<(Delivery, Waited)>,
     rng: Rng,
     hash: TraceHash,
     processed: u64,
@@ -258,6 +260,7 @@ impl<T: Transport, A: Application> Simulation<T, A> {
                 live: 0,
             },
             outbox: Outbox::default(),
+            delivered: VecDeque::new(),
             rng: Rng::new(seed, 0x0068_6f73_7473),
             hash: TraceHash::default(),
             processed: 0,
@@ -497,6 +500,9 @@ impl<T: Transport, A: Application> Simulation<T, A> {
                 let body = self.network.packets.body(slot);
                 self.transport.receive(clock, host, &packet, body);
                 self.network.packets.release(slot);
+                while let Some(delivery) = self.transport.delivery() {
+                    self.delivered.push_back((delivery, packet.waited));
+                }
             }
             Input::Send(id) => {
                 let message = self.messages.slots[id as usize].message;
@@ -542,8 +548,11 @@ impl<T: Transport, A: Application> Simulation<T, A> {
             *self.network.packets.get(slot) = packet;
             self.launch(host, clock, slot, packet);
         }
+        while let Some((delivery, waited)) = self.delivered.pop_front() {
+            self.deliver(clock, delivery, waited);
+        }
         while let Some(delivery) = self.transport.delivery() {
-            self.deliver(clock, delivery);
+            self.deliver(clock, delivery, Waited::default());
         }
         self.set_timer(host);
         clock
@@ -584,12 +593,13 @@ impl<T: Transport, A: Application> Simulation<T, A> {
         }
     }
 
-    fn deliver(&mut self, clock: u64, delivery: Delivery) {
+    fn deliver(&mut self, clock: u64, delivery: Delivery, waited: Waited) {
         let now = clock - self.software.think_ns.min(clock);
         if self.log_limit > 0 {
             self.note(clock, &format!("{delivery:?}"), 0, None);
         }
         let live = &mut self.messages.slots[delivery.message as usize];
+        live.message.waited += waited;
         let message = live.message;
         if let Some(host) = live.awaited_by.take() {
             self.network.message_ends(host, now);

@@ -4,7 +4,7 @@
 
 use super::{Report, Totals};
 use crate::ideal::Ideal;
-use crate::packet::HostId;
+use crate::packet::{HostId, Waited};
 use crate::recorder::Recorder;
 use crate::report::Job;
 use crate::sim::{Application, Outbox};
@@ -124,6 +124,7 @@ impl JobTraffic {
             started: now,
             tag: step * ROUNDS + round,
             deadline: None,
+            waited: Waited::default(),
         }
     }
 
@@ -232,12 +233,14 @@ impl Application for JobTraffic {
             }
             (Outcome::Request, None) => {
                 let ideal = self.ideal.one_way_ns(from, to, bytes);
-                self.recorder.add(bytes, now - message.started, ideal);
+                self.recorder
+                    .add(bytes, now - message.started, ideal, message.waited);
             }
             (Outcome::Reply, reply) => {
                 let reply = reply.unwrap_or(1);
                 let ideal = self.ideal.round_trip_ns(from, to, bytes, reply);
-                self.recorder.add(reply, now - message.started, ideal);
+                self.recorder
+                    .add(reply, now - message.started, ideal, message.waited);
             }
         }
         self.totals.completed += 1;

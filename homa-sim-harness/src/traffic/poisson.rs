@@ -3,7 +3,7 @@
 use super::workload::Workload;
 use super::{Report, Totals};
 use crate::ideal::Ideal;
-use crate::packet::HostId;
+use crate::packet::{HostId, Waited};
 use crate::recorder::Recorder;
 use crate::rng::Rng;
 use crate::sim::{Application, Outbox};
@@ -130,6 +130,7 @@ impl Application for Poisson {
             started: now,
             tag: 0,
             deadline: None,
+            waited: Waited::default(),
         };
         self.totals.started += 1;
         self.totals.begun_bytes += u64::from(bytes) + u64::from(reply_bytes.unwrap_or(0));
@@ -163,7 +164,8 @@ impl Application for Poisson {
                 Answer::Drawn(_) => message.reply_bytes.unwrap_or(bytes),
                 _ => bytes,
             };
-            self.recorder.add(length, now - message.started, ideal_ns);
+            let time = now - message.started;
+            self.recorder.add(length, time, ideal_ns, message.waited);
         }
     }
 }

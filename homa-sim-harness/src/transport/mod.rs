@@ -7,7 +7,7 @@ pub mod homa;
 pub mod oracle;
 pub mod tcp;
 
-use crate::packet::{HostId, Packet};
+use crate::packet::{HostId, Packet, Waited};
 use crate::rng::Rng;
 
 /// Names a message while it is live. Reused afterwards, except where faults are injected.
@@ -30,6 +30,8 @@ pub struct Message {
     pub tag: u32,
     /// When it is of no use any more, in nanoseconds: then it may fail.
     pub deadline: Option<u64>,
+    /// What the last packet of it, and of its answer, have waited for: noted as they arrive.
+    pub waited: Waited,
 }
 
 /// What has become of a message.
