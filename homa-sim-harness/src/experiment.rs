@@ -115,11 +115,11 @@ pub enum Cutoffs {
 }
 
 impl Cutoffs {
-    /// The fewest unscheduled levels of `levels`, and the power of a message's unscheduled bytes with which it counts.
+    /// The fewest unscheduled levels of `levels`, and the most bytes of a message that count: full packets in the core.
     fn rule(self, levels: usize) -> (usize, f64) {
         match self {
-            Self::Converged => ((levels / 2).max(1), 0.5),
-            _ => (1, 1.0),
+            Self::Converged => ((levels / 2).max(1), 4.0 * 1542.0),
+            _ => (1, f64::INFINITY),
         }
     }
 }
@@ -138,10 +138,10 @@ fn cutoffs_for(
     let share = workload.average(bytes_of)
         / workload.average(|bytes| message_wire_bytes(bytes, mtu) as f64);
     let levels = usize::from(levels);
-    let (least, power) = cutoffs.rule(levels);
+    let (least, most) = cutoffs.rule(levels);
     let count = (share * levels as f64).round() as usize;
     let count = count.clamp(least, (levels - 1).max(least));
-    let unscheduled = |bytes: u32| bytes_of(bytes).powf(power);
+    let unscheduled = |bytes: u32| bytes_of(bytes).min(most);
     let sum = workload.average(unscheduled);
     let lowest = levels - count;
     let mut cutoffs = [0; 8];

@@ -454,7 +454,7 @@ impl<B: Default> Network<B> {
         switch.queued.change(now, bytes);
         let from = port.line.busy_until_ps;
         let waited = &mut packet.waited.ports_ns;
-        *waited = waited.wrapping_add((from / 1000) as u32);
+        *waited = waited.wrapping_add(nanos(from) as u32);
         self.start(port_index, slot, from, events);
         let port = &mut self.ports[port_index as usize];
         if port.waiting != 0 {
