@@ -374,6 +374,8 @@ impl Experiment {
                 homa: HomaOptions {
                     // The cluster had run for long.
                     cutoffs: Cutoffs::Converged,
+                    // Each grant takes 84 bytes on the wire.
+                    min_grant: 10_000,
                     ..HomaOptions::default()
                 },
                 cap: 1_000_000,
@@ -799,6 +801,8 @@ impl Experiment {
             measure_until: (from + measured) as u64,
             // The last messages that count meet the same load as the others.
             stop: (from + measured * 1.1) as u64,
+            link_bps: slowest,
+            mtu,
         })
     }
 
@@ -878,7 +882,12 @@ impl Experiment {
             // Little by little: what follows the end of interest would count as idle time.
             more = sim.run(marks.last().copied().unwrap_or(end), 100);
             if !more && marks.pop().is_some() {
-                books.push((sim.app.totals().begun_bytes, sim.network.data_arrived()));
+                let at = ends_at.map_or(0, |at| if marks.is_empty() { at } else { at / 2 });
+                books.push(Book {
+                    begun: sim.app.totals().begun_bytes,
+                    arrived: sim.network.data_arrived(),
+                    unavoidable: sim.app.unavoidable(at),
+                });
                 more = true;
             }
             if sim.processed() >= shown + 100_000 {
@@ -886,11 +895,9 @@ impl Experiment {
                 (watch.progress)(sim.now(), shown);
             }
         }
-        let arrived_share = match books[..] {
-            [(begun, arrived), (begun_later, arrived_later)] if begun_later > begun => {
-                (arrived_later - arrived) as f64 / (begun_later - begun) as f64
-            }
-            _ => 0.0,
+        let shares = match &books[..] {
+            [middle, end] if end.begun > middle.begun => middle.shares_until(end),
+            _ => (0.0, 0.0),
         };
         let speed = Speed::new(begun.elapsed(), sim.processed(), sim.network.hops());
         if let Some(capture) = sim.capture.take() {
@@ -899,7 +906,30 @@ impl Experiment {
                 .map_err(|error| format!("capture file: {error}"))?;
         }
         sim.app.finish();
-        Ok(Report::new(self, topology, &sim, speed, arrived_share))
+        Ok(Report::new(self, topology, &sim, speed, shares))
+    }
+}
+
+/// Bytes so far.
+struct Book {
+    begun: u64,
+    arrived: u64,
+    /// On the wire: begun, and what no transport could have carried yet.
+    unavoidable: (f64, f64),
+}
+
+impl Book {
+    /// Of the bytes begun between the two, the shares that arrived and that could have arrived.
+    fn shares_until(&self, end: &Self) -> (f64, f64) {
+        let arrived = (end.arrived - self.arrived) as f64 / (end.begun - self.begun) as f64;
+        let begun = end.unavoidable.0 - self.unavoidable.0;
+        let waiting = end.unavoidable.1 - self.unavoidable.1;
+        let possible = if begun > 0.0 {
+            1.0 - waiting / begun
+        } else {
+            1.0
+        };
+        (arrived, possible)
     }
 }
 
