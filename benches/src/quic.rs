@@ -17,6 +17,7 @@ use quinn::{
 };
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
+use serde::{Deserialize, Serialize};
 use socket2::{Domain, Socket, Type};
 
 use crate::tokio_turns::{Turns, connect, while_serving};
@@ -33,19 +34,64 @@ const STREAMS: u32 = 4096;
 /// Asked for each socket buffer; the kernel may give less.
 const BUFFER: usize = 4 << 20;
 /// The longest reply taken.
-const LONGEST: usize = 16 << 20;
+pub(crate) const LONGEST: usize = 16 << 20;
 /// The name in the certificate.
-const NAME: &str = "localhost";
+pub(crate) const NAME: &str = "localhost";
 
 /// A client with a connection for each peer, all of them to one server.
 pub fn pair(setup: Setup) -> Result<Pair> {
-    let certificate = rcgen::generate_simple_self_signed([NAME.to_owned()])?;
-    let key = PrivatePkcs8KeyDer::from(certificate.signing_key.serialize_der());
-    let certificate = certificate.cert.der().clone();
-    let mut server = QuicServer::bind(setup, certificate.clone(), key)?;
+    let identity = Identity::new()?;
+    let mut server = QuicServer::bind(setup, &identity)?;
     let to = server.endpoint.local_addr()?;
-    let client = while_serving(&mut server, || QuicClient::connect(setup, to, certificate))?;
+    let client = while_serving(&mut server, || QuicClient::connect(setup, to, &identity))?;
     Ok((Box::new(client), Box::new(server)))
+}
+
+/// A key and its certificate, which is its own authority.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Identity {
+    certificate: Vec<u8>,
+    key: Vec<u8>,
+}
+
+impl Identity {
+    pub(crate) fn new() -> Result<Self> {
+        let made = rcgen::generate_simple_self_signed([NAME.to_owned()])?;
+        Ok(Self {
+            certificate: made.cert.der().to_vec(),
+            key: made.signing_key.serialize_der(),
+        })
+    }
+
+    fn certificate(&self) -> CertificateDer<'static> {
+        CertificateDer::from(self.certificate.clone())
+    }
+
+    /// Who has it, serving.
+    pub(crate) fn server(&self, transport: Arc<TransportConfig>) -> Result<ServerConfig> {
+        let key = PrivatePkcs8KeyDer::from(self.key.clone());
+        let tls = rustls::ServerConfig::builder_with_provider(provider())
+            .with_protocol_versions(&[&rustls::version::TLS13])?
+            .with_no_client_auth()
+            .with_single_cert(vec![self.certificate()], key.into())?;
+        let crypto = Arc::new(QuicServerConfig::try_from(tls)?);
+        let mut config = ServerConfig::with_crypto(crypto);
+        config.transport_config(transport);
+        Ok(config)
+    }
+
+    /// Who trusts it alone.
+    pub(crate) fn client(&self, transport: Arc<TransportConfig>) -> Result<ClientConfig> {
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(self.certificate())?;
+        let tls = rustls::ClientConfig::builder_with_provider(provider())
+            .with_protocol_versions(&[&rustls::version::TLS13])?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let mut config = ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls)?));
+        config.transport_config(transport);
+        Ok(config)
+    }
 }
 
 /// AES-128-GCM alone: the least work where the processor has instructions for it.
@@ -105,15 +151,8 @@ struct QuicClient {
 }
 
 impl QuicClient {
-    fn connect(setup: Setup, to: SocketAddr, certificate: CertificateDer<'static>) -> Result<Self> {
-        let mut roots = rustls::RootCertStore::empty();
-        roots.add(certificate)?;
-        let tls = rustls::ClientConfig::builder_with_provider(provider())
-            .with_protocol_versions(&[&rustls::version::TLS13])?
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        let mut config = ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls)?));
-        config.transport_config(transport(setup));
+    fn connect(setup: Setup, to: SocketAddr, identity: &Identity) -> Result<Self> {
+        let config = identity.client(transport(setup))?;
         let turns = Turns::new(setup.sleep)?;
         let connections = turns.runtime().block_on(connect(async {
             let endpoint = endpoint(setup, None)?;
@@ -174,7 +213,11 @@ impl Client for QuicClient {
     }
 }
 
-async fn call(connection: &Connection, mut chunks: [Bytes; 2]) -> Result<Bytes> {
+/// An RPC on a stream of its own.
+pub(crate) async fn call<const N: usize>(
+    connection: &Connection,
+    mut chunks: [Bytes; N],
+) -> Result<Bytes> {
     let (mut send, mut receive) = connection.open_bi().await?;
     send.write_all_chunks(&mut chunks).await?;
     send.finish()?;
@@ -188,18 +231,8 @@ struct QuicServer {
 }
 
 impl QuicServer {
-    fn bind(
-        setup: Setup,
-        certificate: CertificateDer<'static>,
-        key: PrivatePkcs8KeyDer<'static>,
-    ) -> Result<Self> {
-        let tls = rustls::ServerConfig::builder_with_provider(provider())
-            .with_protocol_versions(&[&rustls::version::TLS13])?
-            .with_no_client_auth()
-            .with_single_cert(vec![certificate], key.into())?;
-        let crypto = Arc::new(QuicServerConfig::try_from(tls)?);
-        let mut config = ServerConfig::with_crypto(crypto);
-        config.transport_config(transport(setup));
+    fn bind(setup: Setup, identity: &Identity) -> Result<Self> {
+        let config = identity.server(transport(setup))?;
         let turns = Turns::new(setup.sleep)?;
         let endpoint = turns
             .runtime()

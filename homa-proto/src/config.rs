@@ -47,8 +47,8 @@ pub struct Config {
     pub receive_buffer: u64,
     /// Most messages granted at once. Default 8, at most [`Config::MAX_OVERCOMMIT`].
     pub max_overcommit: u8,
-    /// Bytes granted ahead to one message. 0: the unscheduled bytes where `max_incoming` is
-    /// derived from link speed and round trip, else `max_incoming / (active + 1)`.
+    /// Bytes granted ahead to one message. 0: the unscheduled bytes and `min_grant` where
+    /// `max_incoming` is derived from link speed and round trip, else `max_incoming / (active + 1)`.
     pub window: u32,
     /// Most unscheduled bytes of requests on their way to one peer of which nothing has been heard
     /// yet; further requests wait. A server that stalls is not buried under what it cannot take
@@ -67,9 +67,10 @@ pub struct Config {
     /// not count. 0: no limit but that of the buffers.
     pub max_stranger_bytes: u64,
     /// Smallest grant, in bytes, while a message has at least half of its window on the way; a
-    /// grant that reaches the end of the message may be smaller. 0: every byte is granted as soon
-    /// as it may be. A driver that receives many packets at once saves packets with a batch's
-    /// worth here, at the price of that much less in flight.
+    /// grant that reaches the end of the message may be smaller. 0: a quarter of the unscheduled
+    /// bytes and at least two packets where the window is derived from them, else every byte is
+    /// granted as soon as it may be. A driver that receives many packets at once saves packets with
+    /// a batch's worth here, at the price of that much less in flight.
     pub min_grant: u32,
     /// Per mille of grants and of transmissions that go to the oldest message. Default 50.
     pub fifo_permille: u16,
@@ -166,6 +167,11 @@ impl Config {
             )?;
         }
         let packet = self.max_payload(false) as u64;
+        // Grants, and so packets, stay whole ones if all that is derived is.
+        let whole = |bytes: u64| {
+            let bytes = bytes.div_ceil(packet).saturating_mul(packet);
+            u32::try_from(bytes).unwrap_or(u32::MAX)
+        };
         ensure(
             self.receive_buffer == 0 || self.receive_buffer >= packet,
             "receive_buffer holds no packet",
@@ -191,9 +197,7 @@ impl Config {
         let known = self.link_bps > 0 && self.rtt_ns > 0;
         if self.unscheduled_bytes == 0 {
             self.unscheduled_bytes = if known {
-                u32::try_from(in_flight)
-                    .unwrap_or(u32::MAX)
-                    .max(packet as u32)
+                whole(u64::try_from(in_flight).unwrap_or(u64::MAX).max(1))
             } else {
                 UNKNOWN_UNSCHEDULED
             };
@@ -211,7 +215,14 @@ impl Config {
             };
             self.max_incoming = u64::from(self.unscheduled_bytes).saturating_mul(multiple);
             if known && self.window == 0 {
-                self.window = self.unscheduled_bytes;
+                // A grant for each packet takes a twentieth of the other direction. Fewer ones leave less in
+                // flight when they go, and so the window is longer by one.
+                let unscheduled = self.unscheduled_bytes;
+                if self.min_grant == 0 {
+                    self.min_grant =
+                        whole((u64::from(unscheduled) / 4).max(packet.saturating_mul(2)));
+                }
+                self.window = unscheduled.saturating_add(self.min_grant.min(unscheduled));
             }
         }
         Ok(self)

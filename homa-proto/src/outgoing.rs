@@ -227,7 +227,9 @@ impl<'a> SendQueue<'a> {
     /// much it has left, has changed.
     pub(crate) fn update<M, B>(&mut self, rpcs: &mut Table<'_, RpcSlot<M, B>>, idx: u32) {
         let rpc = &rpcs[idx];
-        if !rpc.state.sends() || rpc.out.left() == 0 {
+        // Short messages and parked ones wait in lists of their own.
+        let waits_elsewhere = rpcs.is_listed(dim::QUEUE, idx);
+        if !rpc.state.sends() || rpc.out.left() == 0 || waits_elsewhere {
             self.remove(rpcs, idx);
             return;
         }

@@ -607,10 +607,11 @@ impl Report {
 }
 
 fn ratios(transports: &[TransportReport]) -> Ratios {
+    let tcp = |transport: &&TransportReport| transport.name.starts_with("tcp-");
     let least = |f: &dyn Fn(&VariantReport) -> Option<f64>| {
         transports
             .iter()
-            .filter(|transport| !transport.homa)
+            .filter(tcp)
             .flat_map(|transport| &transport.variants)
             .filter_map(f)
             .min_by(f64::total_cmp)
@@ -625,7 +626,7 @@ fn ratios(transports: &[TransportReport]) -> Ratios {
     let long = |variant: &VariantReport| variant.long_p99_us;
     let best_at_short = transports
         .iter()
-        .filter(|transport| !transport.homa)
+        .filter(tcp)
         .filter_map(|transport| transport.best())
         .min_by(|a, b| {
             let p99 = |variant| short(variant).unwrap_or(f64::INFINITY);
@@ -744,10 +745,12 @@ mod tests {
         let homa = vec![variant("8", 10.0, 100.0), variant("1", 20.0, 100.0)];
         let cubic = vec![variant("1", 900.0, 50.0), variant("3", 300.0, 200.0)];
         let bbr = vec![variant("1", 400.0, 80.0)];
+        let quic = vec![variant("1", 1.0, 1.0)];
         let transports = [
             TransportReport::new("homa-mio", true, homa),
             TransportReport::new("tcp-cubic", false, cubic),
             TransportReport::new("tcp-bbr", false, bbr),
+            TransportReport::new("quic", false, quic),
         ];
         assert_eq!(transports[1].best, "3");
         let ratios = ratios(&transports);

@@ -14,7 +14,8 @@ use serde::{Deserialize, Serialize};
 use super::net::{self, Port};
 use super::node::{Counters, News, Node, Place};
 use super::traffic::{Arrival, Steps, Traffic};
-use super::{Variant, homa, sys, tcp};
+use super::{Variant, homa, quic, sys, tcp};
+use crate::quic::Identity;
 use crate::transport::Outcome;
 use crate::workload::Pattern;
 
@@ -50,6 +51,8 @@ pub(super) struct Run {
     pub(super) variant: Variant,
     pub(super) ipv6: bool,
     pub(super) rate_bps: u64,
+    /// Of QUIC's servers; all hosts have the same.
+    pub(super) identity: Identity,
     /// The idle round trip as measured; 0: not yet.
     pub(super) rtt_ns: u64,
     pub(super) traffic: Traffic,
@@ -197,6 +200,7 @@ fn make(run: &Run, place: Place) -> Result<Box<dyn Node>> {
             congestion,
             connections,
         } => Box::new(tcp::TcpNode::bind(place, congestion.name(), connections)?),
+        Variant::Quic => Box::new(quic::QuicNode::bind(place, &run.identity)?),
     })
 }
 

@@ -1,11 +1,13 @@
 //! `homa lab`: Homa against Linux's TCP on real kernels, across an emulated switch on one machine.
 
+mod awake;
 mod figures;
 mod homa;
 pub mod host;
 mod net;
 mod node;
 mod queues;
+mod quic;
 mod slide;
 mod star;
 mod sys;
@@ -19,7 +21,9 @@ use anyhow::{Result, bail, ensure};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
+use crate::quic::Identity;
 use crate::report::JsonFile;
+use awake::Awake;
 use figures::{Report, Settings, TransportReport, VariantReport};
 use host::{Run, Window};
 use net::Port;
@@ -67,6 +71,9 @@ pub struct Options {
     /// the idle network takes, and 500 more.
     #[arg(long, value_name = "N")]
     homa_rtt_us: Option<u64>,
+    /// Let CPUs sleep that have nothing to do; in virtual machines they are slow to wake up.
+    #[arg(long)]
+    let_sleep: bool,
     /// Load instead of the mixed one.
     #[arg(long, value_enum)]
     pattern: Option<Pattern>,
@@ -95,6 +102,7 @@ enum Transport {
     TcpCubic,
     TcpReno,
     TcpBbr,
+    Quic,
 }
 
 /// A load of AI clusters.
@@ -152,6 +160,8 @@ pub enum Variant {
         /// Connections from each host to each other.
         connections: usize,
     },
+    /// quinn.
+    Quic,
 }
 
 impl Transport {
@@ -162,6 +172,7 @@ impl Transport {
             Self::TcpCubic => "tcp-cubic",
             Self::TcpReno => "tcp-reno",
             Self::TcpBbr => "tcp-bbr",
+            Self::Quic => "quic",
         }
     }
 
@@ -188,6 +199,7 @@ impl Transport {
             Self::TcpCubic => tcp(Congestion::Cubic),
             Self::TcpReno => tcp(Congestion::Reno),
             Self::TcpBbr => tcp(Congestion::Bbr),
+            Self::Quic => vec![Variant::Quic],
         }
     }
 }
@@ -202,7 +214,7 @@ impl Variant {
                     "1 priority".into()
                 }
             }
-            Self::Tcp { connections: 1, .. } => "1 connection".into(),
+            Self::Tcp { connections: 1, .. } | Self::Quic => "1 connection".into(),
             Self::Tcp { connections, .. } => format!("{connections} connections"),
         }
     }
@@ -261,6 +273,12 @@ fn measure(options: &Options) -> Result<Report> {
         queue_packets: options.queue,
     };
     let mut lab = Lab::build(options.hosts.into(), port)?;
+    // Threads come after the namespaces.
+    let _awake = if options.let_sleep {
+        None
+    } else {
+        Some(Awake::start()?)
+    };
     let count: usize = runs.iter().map(|(_, variants)| variants.len()).sum();
     let bar = crate::cli::bar("[{bar:40}] {msg}, {eta} left");
     let length = Duration::from_nanos(window.end_ns).as_secs_f64();
@@ -271,6 +289,7 @@ fn measure(options: &Options) -> Result<Report> {
         ipv6: options.ipv6,
         rate_bps: options.rate,
         rtt_ns: 0,
+        identity: Identity::new()?,
         traffic: Traffic::Idle(idle_sizes(options)),
         seed: options.seed,
         window: Window {

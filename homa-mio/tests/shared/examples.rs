@@ -5,12 +5,14 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
-/// An example's program: built along with the tests, next to them.
+/// An example's program: built along with the tests, in a directory above theirs.
 pub fn example(name: &str, args: &[&str]) -> Command {
-    let mut path = std::env::current_exe().unwrap();
-    path.pop();
-    path.set_file_name("examples");
-    let mut command = Command::new(path.join(name));
+    let test = std::env::current_exe().unwrap();
+    let mut places = test
+        .ancestors()
+        .map(|place| place.join("examples").join(name));
+    let path = places.find(|path| path.is_file());
+    let mut command = Command::new(path.expect("cargo builds the examples for tests"));
     command.args(args).stdout(Stdio::piped());
     command
 }

@@ -536,3 +536,46 @@ fn acknowledgements_of_several_ports() {
     hand.put(&Repr::Ack { common, acks }).unwrap();
     assert_eq!(hand.node.stats().acknowledged, 2);
 }
+
+/// Whatever is said of a response of one short packet before it has left: it goes once, as it was to
+/// go, and does not stand in the way of others.
+#[test]
+fn a_short_response_that_has_not_left() {
+    for seed in 0..2000 {
+        let mut random = Random::new(seed);
+        let mut hand = Hand::new();
+        let first = hand.arrive(4, 100);
+        let second = hand.arrive(6, 100);
+        hand.out();
+        for (rpc, len) in [(first, 50), (second, 3_000)] {
+            hand.node
+                .send_response(hand.now, rpc, bytes_of(1, len))
+                .unwrap();
+        }
+        for _ in 0..1 + random.below(3) {
+            let common = hand.common(4);
+            let (offset, priority) = (random.below(200) as u32, random.below(8) as u8);
+            let _ = match random.below(4) {
+                0 | 1 => hand.put(&Repr::Grant {
+                    common,
+                    offset,
+                    priority,
+                    resend_all: random.below(2) == 0,
+                }),
+                2 => hand.resend(4, offset, ALL, priority),
+                _ => hand.busy(4),
+            };
+        }
+        let out = hand.drain();
+        let data: Vec<_> = out.iter().filter_map(Sent::data).collect();
+        let of = |id| {
+            data.iter()
+                .filter(move |(header, _)| header.common.sender_id == id)
+        };
+        let short: Vec<_> = of(5).collect();
+        assert_eq!(short.len(), 1, "seed {seed}: {:?}", kinds(&out));
+        assert!(!short[0].0.retransmit);
+        let bytes: u32 = of(7).map(|(_, range)| range.end - range.start).sum();
+        assert_eq!(bytes, 3_000, "seed {seed}");
+    }
+}

@@ -1,0 +1,206 @@
+//! QUIC at a host: quinn, one connection to each other host, a stream for each RPC.
+//!
+//! A stream holds up no other. quinn sends streams in turns, which suits short messages better than one
+//! after the other.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use bytes::Bytes;
+use quinn::{
+    Connection, Endpoint, EndpointConfig, RecvStream, SendStream, TokioRuntime, TransportConfig,
+    VarInt,
+};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+    timerfd_settime,
+};
+use socket2::{Domain, Socket, Type};
+use std::os::fd::OwnedFd;
+use tokio::io::unix::AsyncFd;
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use super::node::{Counters, News, Node, Place};
+use crate::quic::{Identity, LONGEST, NAME, call};
+
+/// Streams of one connection at a time: no request waits for room.
+const STREAMS: u32 = 65_536;
+/// What a stream may have on the way: more than any message.
+const WINDOW: u32 = 16 << 20;
+/// IP and UDP headers of a packet.
+const HEADERS: u16 = 28;
+const MTU: u16 = 1500;
+
+/// What has happened, told by a task.
+#[derive(Debug)]
+enum Told {
+    Ended(u64, Result<Bytes, String>),
+    Asked(Bytes),
+}
+
+#[derive(Debug)]
+pub(super) struct QuicNode {
+    place: Place,
+    identity: Identity,
+    runtime: Runtime,
+    endpoint: Endpoint,
+    /// By host.
+    connections: Vec<Option<Connection>>,
+    told: UnboundedReceiver<Told>,
+    tell: UnboundedSender<Told>,
+    /// Wakes a turn in time: the runtime's own timers count milliseconds.
+    alarm: AsyncFd<OwnedFd>,
+}
+
+impl QuicNode {
+    pub(super) fn bind(place: Place, identity: &Identity) -> Result<Self> {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let (tell, told) = unbounded_channel();
+        let socket = Socket::new(Domain::for_address(place.own()), Type::DGRAM, None)?;
+        socket.bind(&place.own().into())?;
+        let mut config = EndpointConfig::default();
+        config.max_udp_payload_size(MTU - HEADERS)?;
+        let server = identity.server(transport())?;
+        let inside = runtime.enter();
+        let endpoint = Endpoint::new(config, Some(server), socket.into(), Arc::new(TokioRuntime))?;
+        let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK)?;
+        // SAFETY: an OwnedFd keeps its one descriptor, and that open, for as long as it lives.
+        let alarm = unsafe { AsyncFd::register(timer)? };
+        drop(inside);
+        let (accepting, serving) = (endpoint.clone(), tell.clone());
+        runtime.spawn(async move {
+            while let Some(incoming) = accepting.accept().await {
+                let serving = serving.clone();
+                tokio::spawn(async move {
+                    if let Ok(connection) = incoming.await {
+                        serve(connection, serving).await;
+                    }
+                });
+            }
+        });
+        Ok(Self {
+            place,
+            identity: identity.clone(),
+            runtime,
+            endpoint,
+            connections: vec![None; place.hosts],
+            told,
+            tell,
+            alarm,
+        })
+    }
+}
+
+fn transport() -> Arc<TransportConfig> {
+    let mut transport = TransportConfig::default();
+    transport
+        .max_concurrent_bidi_streams(VarInt::from_u32(STREAMS))
+        .max_idle_timeout(None)
+        .stream_receive_window(VarInt::from_u32(WINDOW))
+        .receive_window(VarInt::MAX)
+        .send_window(u64::from(WINDOW) * 16)
+        .initial_mtu(MTU - HEADERS)
+        .min_mtu(MTU - HEADERS)
+        .mtu_discovery_config(None);
+    Arc::new(transport)
+}
+
+async fn serve(connection: Connection, tell: UnboundedSender<Told>) {
+    while let Ok((send, receive)) = connection.accept_bi().await {
+        let tell = tell.clone();
+        // A client that has given up is no error.
+        tokio::spawn(async move { answer(send, receive, &tell).await.ok() });
+    }
+}
+
+async fn answer(
+    mut send: SendStream,
+    mut receive: RecvStream,
+    tell: &UnboundedSender<Told>,
+) -> Result<()> {
+    let message = Bytes::from(receive.read_to_end(LONGEST).await?);
+    tell.send(Told::Asked(message.clone()))?;
+    send.write_chunk(message).await?;
+    send.finish()?;
+    Ok(())
+}
+
+impl Node for QuicNode {
+    fn connect(&mut self) -> Result<()> {
+        let config = self.identity.client(transport())?;
+        for host in self.place.others() {
+            let to = self.place.of(host);
+            let connected = self.runtime.block_on(async {
+                let connecting = self.endpoint.connect_with(config.clone(), to, NAME)?;
+                // The other host serves no one between two of its own connections.
+                tokio::time::timeout(Duration::from_secs(10), connecting)
+                    .await
+                    .context("no connection in time")?
+                    .context("QUIC does not connect")
+            })?;
+            self.connections[host] = Some(connected);
+        }
+        Ok(())
+    }
+
+    fn request(&mut self, to: usize, id: u64, message: &[u8]) -> Result<bool> {
+        let connection = self.connections[to].clone().context("not connected")?;
+        let chunks = [Bytes::copy_from_slice(message)];
+        let tell = self.tell.clone();
+        self.runtime.spawn(async move {
+            let reply = call(&connection, chunks).await;
+            // The node that would want to know may have gone.
+            let _ = tell.send(Told::Ended(id, reply.map_err(|error| format!("{error:#}"))));
+        });
+        Ok(true)
+    }
+
+    fn turn(&mut self, timeout: Duration, news: &mut dyn FnMut(News<'_>)) -> Result<()> {
+        // A timer set to zero never rings.
+        let wait = timeout.max(Duration::from_nanos(1));
+        let at = Itimerspec {
+            it_interval: Timespec::default(),
+            it_value: Timespec {
+                tv_sec: wait.as_secs() as i64,
+                tv_nsec: wait.subsec_nanos().into(),
+            },
+        };
+        timerfd_settime(&self.alarm, TimerfdTimerFlags::empty(), &at)?;
+        let mut next = self.runtime.block_on(async {
+            tokio::select! {
+                told = self.told.recv() => told,
+                rung = self.alarm.readable() => {
+                    if let Ok(mut rung) = rung {
+                        rung.clear_ready();
+                    }
+                    None
+                }
+            }
+        });
+        while let Some(told) = next {
+            match told {
+                Told::Ended(id, Ok(reply)) => news(News::Ended(id, Ok(&reply))),
+                Told::Ended(id, Err(why)) => news(News::Ended(id, Err(why))),
+                Told::Asked(bytes) => news(News::Asked(&bytes)),
+            }
+            next = self.told.try_recv().ok();
+        }
+        Ok(())
+    }
+
+    fn counters(&self) -> Result<Counters> {
+        let mut counters = Counters::default();
+        for connection in self.connections.iter().flatten() {
+            counters.retransmits += connection.stats().path.lost_packets;
+        }
+        Ok(counters)
+    }
+
+    fn settings(&self) -> String {
+        "quinn, one connection a pair, a stream for each RPC, CUBIC, TLS 1.3 with AES-128-GCM, packets for \
+         the MTU from the start, GSO and GRO, a tokio runtime of one thread"
+            .into()
+    }
+}
