@@ -974,7 +974,8 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     pub(crate) fn most_of_a_half(&self) -> usize {
         let slots = self.rpcs.len();
         let is_both = self.has_asked && self.was_asked;
-        slots.saturating_sub(if is_both { slots / 4 } else { 0 })
+        let kept = if is_both { (slots / 4).max(1) } else { 0 };
+        slots.saturating_sub(kept).max(1)
     }
 
     /// A slot for a new RPC.

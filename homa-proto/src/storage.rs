@@ -72,7 +72,8 @@ impl<T> DerefMut for Slice<'_, T> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
     /// RPCs live at once, both halves together. Where an endpoint both asks and answers, neither half
-    /// takes more than three quarters, so that endpoints full of requests to each other can answer.
+    /// takes more than three quarters, so that endpoints full of requests to each other can answer:
+    /// with two slots one each; with a single one such endpoints wait for each other until they time out.
     pub rpcs: usize,
     /// Peers known at once.
     pub peers: usize,

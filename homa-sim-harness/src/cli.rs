@@ -15,8 +15,10 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use crate::experiment::{Experiment, LoadCounts, Pattern, TRANSPORTS, Watch, Ways, one_line};
-use crate::fuzz::{self, Verdict};
+use crate::experiment::{
+    Cutoffs, Experiment, LoadCounts, Pattern, TRANSPORTS, Watch, Ways, one_line,
+};
+use crate::fuzz::{self, Range, Verdict};
 use crate::packet::HostId;
 use crate::report::{self, Report};
 use crate::svg;
@@ -63,6 +65,17 @@ struct FuzzArgs {
     /// Go on after a failure, and list all failures at the end.
     #[arg(long)]
     keep_going: bool,
+    /// Draw only what seeds meant at first.
+    #[arg(long)]
+    narrow: bool,
+}
+
+/// What seeds draw.
+fn range(narrow: bool) -> Range {
+    match narrow {
+        true => Range::Narrow,
+        false => Range::Wide,
+    }
 }
 
 #[derive(Args)]
@@ -73,6 +86,9 @@ struct ReplayArgs {
     /// How many of the last events to show.
     #[arg(long, default_value_t = 60)]
     events: usize,
+    /// Draw only what seeds meant at first.
+    #[arg(long)]
+    narrow: bool,
 }
 
 #[derive(Args)]
@@ -144,6 +160,13 @@ struct OutputArgs {
 enum LoadCountsArg {
     Wire,
     Payload,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum CutoffsArg {
+    Learned,
+    FromWorkload,
+    Converged,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -268,6 +291,12 @@ struct ExperimentArgs {
     /// Homa: bytes granted ahead to one message; 0: derived.
     #[arg(long)]
     window: Option<u32>,
+    /// Homa: smallest grant, in bytes; 0: every byte as soon as it may be granted.
+    #[arg(long)]
+    min_grant: Option<u32>,
+    /// Homa: where the cutoffs of unscheduled priorities come from.
+    #[arg(long)]
+    cutoffs: Option<CutoffsArg>,
     /// Homa: silence before a RESEND, µs.
     #[arg(long)]
     resend_floor_us: Option<u64>,
@@ -339,6 +368,7 @@ impl ExperimentArgs {
             unscheduled_bytes => to.homa.unscheduled_bytes,
             max_incoming => to.homa.max_incoming,
             window => to.homa.window,
+            min_grant => to.homa.min_grant,
             resend_floor_us => to.homa.resend_floor_us,
             reorder_ns => to.homa.reorder_ns,
             nic_backlog_ns => to.homa.nic_backlog_ns,
@@ -373,6 +403,13 @@ impl ExperimentArgs {
             to.load_counts = match counts {
                 LoadCountsArg::Wire => LoadCounts::Wire,
                 LoadCountsArg::Payload => LoadCounts::Payload,
+            };
+        }
+        if let Some(cutoffs) = self.cutoffs {
+            to.homa.cutoffs = match cutoffs {
+                CutoffsArg::Learned => Cutoffs::Learned,
+                CutoffsArg::FromWorkload => Cutoffs::FromWorkload,
+                CutoffsArg::Converged => Cutoffs::Converged,
             };
         }
         if let Some(pattern) = self.pattern {
@@ -426,7 +463,7 @@ pub fn main() -> ExitCode {
         Command::Sweep(args) => sweep::sweep(&args),
         Command::Loss(args) => loss::loss(&args),
         Command::FuzzSeeds(args) => fuzz_seeds(&args),
-        Command::Replay(args) => Ok(replay(args.seed, args.events)),
+        Command::Replay(args) => Ok(replay(args.seed, range(args.narrow), args.events)),
     };
     match done {
         Ok(code) => code,
@@ -557,21 +594,25 @@ fn write_outputs(
 }
 
 /// Plays a seed; a panic is a violation too.
-fn play(seed: u64, log: usize) -> Verdict {
-    std::panic::catch_unwind(|| fuzz::play(seed, log)).unwrap_or_else(|_| Verdict {
+fn play(seed: u64, range: Range, log: usize) -> Verdict {
+    std::panic::catch_unwind(|| fuzz::play(seed, range, log)).unwrap_or_else(|_| Verdict {
         seed,
         violation: Some("panic".into()),
         ..Verdict::default()
     })
 }
 
-fn replay(seed: u64, events: usize) -> ExitCode {
-    let verdict = play(seed, events);
+fn replay(seed: u64, range: Range, events: usize) -> ExitCode {
+    let verdict = play(seed, range, events);
     let mut text = format!("seed {seed}: {}\n", verdict.scenario);
     for line in &verdict.log {
         text += &format!("{line}\n");
     }
+    for (name, value) in &verdict.counters {
+        text += &format!("{name} {value}; ");
+    }
     let (answered, failed) = verdict.outcomes;
+    text += "\n";
     text += &format!(
         "{} events, trace {:016x}; {answered} RPCs answered, {failed} failed\n",
         verdict.events, verdict.trace_hash
@@ -615,7 +656,7 @@ fn fuzz_seeds(args: &FuzzArgs) -> Result<ExitCode, String> {
                     if number >= limit {
                         break;
                     }
-                    let verdict = play(args.start.wrapping_add(number), 0);
+                    let verdict = play(args.start.wrapping_add(number), range(args.narrow), 0);
                     played.fetch_add(1, Ordering::Relaxed);
                     events.fetch_add(verdict.events, Ordering::Relaxed);
                     answered.fetch_add(verdict.outcomes.0, Ordering::Relaxed);
@@ -653,13 +694,14 @@ fn fuzz_seeds(args: &FuzzArgs) -> Result<ExitCode, String> {
             show(&format!("seed {}: {violation}\n", failure.seed));
         }
     } else {
-        replay(first.seed, 40);
+        replay(first.seed, range(args.narrow), 40);
     }
     show(&format!(
-        "{} of {} seeds failed; replay with: homa-sim replay --seed {}\n",
+        "{} of {} seeds failed; replay with: homa-sim replay --seed {}{}\n",
         failures.len(),
         load(&played),
-        first.seed
+        first.seed,
+        if args.narrow { " --narrow" } else { "" }
     ));
     Ok(ExitCode::FAILURE)
 }

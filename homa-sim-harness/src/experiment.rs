@@ -20,7 +20,7 @@ use crate::traffic::mixed::Mixed;
 use crate::traffic::poisson::{self, Answer, Destinations, Poisson};
 use crate::traffic::workload::Workload;
 use crate::transport::Transport;
-use crate::transport::homa::{Homa, Settings as HomaSettings};
+use crate::transport::homa::{Homa, Settings as HomaSettings, Variety};
 use crate::transport::oracle::Oracle;
 use crate::transport::tcp::{Algorithm, Settings as TcpSettings, Tcp, TcpOptions};
 
@@ -83,6 +83,8 @@ pub struct HomaOptions {
     pub max_incoming: u64,
     /// Bytes granted ahead per message.
     pub window: u32,
+    /// Smallest grant, in bytes.
+    pub min_grant: u32,
     /// Share for the oldest message, per mille.
     pub fifo_permille: u16,
     /// How far ahead of the link packets go to the card, in nanoseconds.
@@ -108,16 +110,39 @@ pub enum Cutoffs {
     Learned,
     /// They are computed from the workload beforehand, as in the simulations of SIGCOMM '18.
     FromWorkload,
+    /// They are what receivers come to find from this traffic, from the start: after some thousand messages for each host.
+    Converged,
+}
+
+impl Cutoffs {
+    /// The fewest unscheduled levels of `levels`, and the most bytes of a message that count: full packets in the core.
+    fn rule(self, levels: usize) -> (usize, f64) {
+        match self {
+            Self::Converged => ((levels / 2).max(1), 4.0 * 1542.0),
+            _ => (1, f64::INFINITY),
+        }
+    }
 }
 
 /// The cutoffs for a workload: unscheduled levels in proportion to unscheduled bytes, at least one of each kind, and the same
-/// number of unscheduled bytes in each (SIGCOMM '18, section 3.4). Bytes on the wire, headers included: they take the time.
-fn cutoffs_for(workload: &Workload, levels: u8, unscheduled_bytes: u32, mtu: u32) -> [u32; 8] {
-    let unscheduled = |bytes: u32| message_wire_bytes(bytes.min(unscheduled_bytes), mtu) as f64;
-    let sum = workload.average(unscheduled);
-    let share = sum / workload.average(|bytes| message_wire_bytes(bytes, mtu) as f64);
+/// number of unscheduled bytes in each (SIGCOMM '18, section 3.4), or as the core changes that rule. Bytes on the wire,
+/// headers included: they take the time.
+fn cutoffs_for(
+    cutoffs: Cutoffs,
+    workload: &Workload,
+    levels: u8,
+    unscheduled_bytes: u32,
+    mtu: u32,
+) -> [u32; 8] {
+    let bytes_of = |bytes: u32| message_wire_bytes(bytes.min(unscheduled_bytes), mtu) as f64;
+    let share = workload.average(bytes_of)
+        / workload.average(|bytes| message_wire_bytes(bytes, mtu) as f64);
     let levels = usize::from(levels);
-    let count = ((share * levels as f64).round() as usize).clamp(1, (levels - 1).max(1));
+    let (least, most) = cutoffs.rule(levels);
+    let count = (share * levels as f64).round() as usize;
+    let count = count.clamp(least, (levels - 1).max(least));
+    let unscheduled = |bytes: u32| bytes_of(bytes).min(most);
+    let sum = workload.average(unscheduled);
     let lowest = levels - count;
     let mut cutoffs = [0; 8];
     let (mut level, mut upto) = (levels - 1, 0.0);
@@ -139,6 +164,7 @@ impl Default for HomaOptions {
             unscheduled_bytes: 0,
             max_incoming: 0,
             window: 0,
+            min_grant: 0,
             fifo_permille: 50,
             nic_backlog_ns: 1,
             resend_floor_us: 1000,
@@ -344,6 +370,13 @@ impl Experiment {
                     rx_ns: 3500,
                     think_ns: 540,
                     ..Software::default()
+                },
+                homa: HomaOptions {
+                    // The cluster had run for long.
+                    cutoffs: Cutoffs::Converged,
+                    // Each grant takes 84 bytes on the wire.
+                    min_grant: 10_000,
+                    ..HomaOptions::default()
                 },
                 cap: 1_000_000,
                 reply: "echo".into(),
@@ -597,7 +630,8 @@ impl Experiment {
         };
         let fixed_cutoffs = match options.cutoffs {
             Cutoffs::Learned => None,
-            Cutoffs::FromWorkload => Some(cutoffs_for(
+            known => Some(cutoffs_for(
+                known,
                 &self.workload()?,
                 self.levels,
                 unscheduled_bytes,
@@ -615,6 +649,7 @@ impl Experiment {
             window: options.window,
             // One-way messages are not answered: nothing is ever heard of them.
             max_unheard: if self.reply == "none" { u64::MAX } else { 0 },
+            min_grant: options.min_grant,
             fifo_permille: options.fifo_permille,
             levels: self.levels,
             nic_backlog_ns: options.nic_backlog_ns,
@@ -633,6 +668,7 @@ impl Experiment {
             buffer_bytes: 1 << 40,
             contents: false,
             check_every: 0,
+            variety: Variety::default(),
         };
         let told = |bps: u64| {
             if options.exact_pacing {
@@ -765,6 +801,8 @@ impl Experiment {
             measure_until: (from + measured) as u64,
             // The last messages that count meet the same load as the others.
             stop: (from + measured * 1.1) as u64,
+            link_bps: slowest,
+            mtu,
         })
     }
 
@@ -844,7 +882,12 @@ impl Experiment {
             // Little by little: what follows the end of interest would count as idle time.
             more = sim.run(marks.last().copied().unwrap_or(end), 100);
             if !more && marks.pop().is_some() {
-                books.push((sim.app.totals().begun_bytes, sim.network.data_arrived()));
+                let at = ends_at.map_or(0, |at| if marks.is_empty() { at } else { at / 2 });
+                books.push(Book {
+                    begun: sim.app.totals().begun_bytes,
+                    arrived: sim.network.data_arrived(),
+                    unavoidable: sim.app.unavoidable(at),
+                });
                 more = true;
             }
             if sim.processed() >= shown + 100_000 {
@@ -852,11 +895,9 @@ impl Experiment {
                 (watch.progress)(sim.now(), shown);
             }
         }
-        let arrived_share = match books[..] {
-            [(begun, arrived), (begun_later, arrived_later)] if begun_later > begun => {
-                (arrived_later - arrived) as f64 / (begun_later - begun) as f64
-            }
-            _ => 0.0,
+        let shares = match &books[..] {
+            [middle, end] if end.begun > middle.begun => middle.shares_until(end),
+            _ => (0.0, 0.0),
         };
         let speed = Speed::new(begun.elapsed(), sim.processed(), sim.network.hops());
         if let Some(capture) = sim.capture.take() {
@@ -865,7 +906,30 @@ impl Experiment {
                 .map_err(|error| format!("capture file: {error}"))?;
         }
         sim.app.finish();
-        Ok(Report::new(self, topology, &sim, speed, arrived_share))
+        Ok(Report::new(self, topology, &sim, speed, shares))
+    }
+}
+
+/// Bytes so far.
+struct Book {
+    begun: u64,
+    arrived: u64,
+    /// On the wire: begun, and what no transport could have carried yet.
+    unavoidable: (f64, f64),
+}
+
+impl Book {
+    /// Of the bytes begun between the two, the shares that arrived and that could have arrived.
+    fn shares_until(&self, end: &Self) -> (f64, f64) {
+        let arrived = (end.arrived - self.arrived) as f64 / (end.begun - self.begun) as f64;
+        let begun = end.unavoidable.0 - self.unavoidable.0;
+        let waiting = end.unavoidable.1 - self.unavoidable.1;
+        let possible = if begun > 0.0 {
+            1.0 - waiting / begun
+        } else {
+            1.0
+        };
+        (arrived, possible)
     }
 }
 
@@ -890,7 +954,7 @@ mod tests {
     fn cutoffs_share_the_unscheduled_bytes_out_evenly() {
         for name in ["w1", "w2", "w3", "w4", "w5"] {
             let workload = Workload::named(name).unwrap();
-            let cutoffs = cutoffs_for(&workload, 8, 10_000, 1500);
+            let cutoffs = cutoffs_for(Cutoffs::FromWorkload, &workload, 8, 10_000, 1500);
             let level = |bytes| (0..8).rev().find(|&level| cutoffs[level] >= bytes).unwrap();
             let mut bytes = [0.0; 8];
             for (length, share) in workload.shares() {

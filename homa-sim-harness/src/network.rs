@@ -8,7 +8,7 @@
 
 use crate::events::{Event, EventQueue};
 use crate::histogram::Histogram;
-use crate::packet::{Ecn, HostId, NO_PACKET, Packets};
+use crate::packet::{Ecn, HostId, NO_PACKET, Packets, Waited};
 use crate::rng::Rng;
 use crate::topology::{Buffer, Topology};
 
@@ -328,6 +328,11 @@ impl<B: Default> Network<B> {
         let packet = self.packets.get(slot);
         let (line, switch) = &mut self.cards[usize::from(packet.from)];
         packet.at = *switch;
+        let wait_ps = line.busy_until_ps.saturating_sub(ready * 1000);
+        packet.waited = Waited {
+            card_ns: (wait_ps / 1000) as u32,
+            ports_ns: 0,
+        };
         self.hops += 1;
         nanos(line.send(ready * 1000, packet.wire_bytes)) + line.delay_ns
     }
@@ -408,6 +413,8 @@ impl<B: Default> Network<B> {
             port.stats.marked += 1;
         }
         packet.next = NO_PACKET;
+        let waited = &mut packet.waited.ports_ns;
+        *waited = waited.wrapping_sub(now as u32);
         if queue.head == NO_PACKET {
             queue.head = slot;
             port.waiting |= 1 << level;
@@ -446,6 +453,8 @@ impl<B: Default> Network<B> {
         let bytes = switch.queued.bytes - size;
         switch.queued.change(now, bytes);
         let from = port.line.busy_until_ps;
+        let waited = &mut packet.waited.ports_ns;
+        *waited = waited.wrapping_add(nanos(from) as u32);
         self.start(port_index, slot, from, events);
         let port = &mut self.ports[port_index as usize];
         if port.waiting != 0 {

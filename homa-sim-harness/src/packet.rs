@@ -33,6 +33,22 @@ pub enum Ecn {
     Marked,
 }
 
+/// Where a packet waited behind others, in nanoseconds. Modulo 2^32, as no packet waits for seconds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Waited {
+    /// For the card of its host.
+    pub card_ns: u32,
+    /// In the queues of switches.
+    pub ports_ns: u32,
+}
+
+impl std::ops::AddAssign for Waited {
+    fn add_assign(&mut self, other: Self) {
+        self.card_ns = self.card_ns.wrapping_add(other.card_ns);
+        self.ports_ns = self.ports_ns.wrapping_add(other.ports_ns);
+    }
+}
+
 /// What switches and links see of a packet.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Packet {
@@ -52,6 +68,8 @@ pub struct Packet {
     pub kind: u8,
     /// Packets of one flow take one path where paths are chosen by flow.
     pub flow: u32,
+    /// What it has waited for so far.
+    pub waited: Waited,
     /// Node that it reaches next.
     pub(crate) at: u32,
     /// Next packet in the same queue.

@@ -4,10 +4,14 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::packet::Waited;
+
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     slowdown: f32,
     micros: f32,
+    card: f32,
+    ports: f32,
 }
 
 /// Times of messages, by length.
@@ -38,6 +42,40 @@ pub struct Class {
     pub p99_us: f64,
     /// 99.9th percentile of the time.
     pub p999_us: f64,
+    /// Where the time of those around the 99th percentile went.
+    pub p99_parts: Parts,
+}
+
+/// Where the time of messages went: means in microseconds, which add up to their time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Parts {
+    /// Best possible time on the idle network, software included.
+    pub ideal_us: f64,
+    /// Before the last packet, and that of the answer, were handed to the card, beyond the best possible time: held back by pacing, by
+    /// other messages, for grants, after losses.
+    pub sender_us: f64,
+    /// Those packets waited for the card.
+    pub card_us: f64,
+    /// Those packets waited in switches.
+    pub ports_us: f64,
+}
+
+impl Parts {
+    fn mean(samples: &[Sample]) -> Self {
+        let mean = |part: fn(&Sample) -> f32| {
+            let sum: f64 = samples.iter().map(|sample| f64::from(part(sample))).sum();
+            sum / samples.len().max(1) as f64
+        };
+        let time_us = mean(|sample| sample.micros);
+        let ideal_us = mean(|sample| sample.micros / sample.slowdown);
+        let (card_us, ports_us) = (mean(|sample| sample.card), mean(|sample| sample.ports));
+        Self {
+            ideal_us,
+            sender_us: time_us - ideal_us - card_us - ports_us,
+            card_us,
+            ports_us,
+        }
+    }
 }
 
 /// Upper ends of the classes that reports show: one packet at last in the second.
@@ -55,11 +93,13 @@ const CLASS_ENDS: [u32; 9] = [
 
 impl Recorder {
     /// Notes a message that took `nanos` where `ideal_ns` are possible.
-    pub fn add(&mut self, bytes: u32, nanos: u64, ideal_ns: f64) {
+    pub fn add(&mut self, bytes: u32, nanos: u64, ideal_ns: f64, waited: Waited) {
         self.count += 1;
         self.by_length.entry(bytes).or_default().push(Sample {
             slowdown: (nanos as f64 / ideal_ns) as f32,
             micros: (nanos as f64 / 1000.0) as f32,
+            card: waited.card_ns as f32 / 1000.0,
+            ports: waited.ports_ns as f32 / 1000.0,
         });
     }
 
@@ -87,7 +127,7 @@ impl Recorder {
     }
 
     fn class(&self, first: u32, last: u32) -> Option<Class> {
-        let samples: Vec<Sample> = self
+        let mut samples: Vec<Sample> = self
             .by_length
             .range(first..=last)
             .flat_map(|(_, samples)| samples.iter().copied())
@@ -98,8 +138,12 @@ impl Recorder {
         let mut micros: Vec<f32> = samples.iter().map(|s| s.micros).collect();
         slowdowns.sort_unstable_by(f32::total_cmp);
         micros.sort_unstable_by(f32::total_cmp);
+        samples.sort_unstable_by(|a, b| a.micros.total_cmp(&b.micros));
+        let rank = |per_mille: usize| (samples.len() * per_mille).div_ceil(1000);
+        let around = rank(985).saturating_sub(1)..rank(995);
         Some(Class {
             max_bytes,
+            p99_parts: Parts::mean(&samples[around]),
             count: samples.len() as u64,
             mean_slowdown: mean / samples.len() as f64,
             p50_slowdown: quantile(&slowdowns, 0.5),
@@ -223,7 +267,7 @@ mod tests {
     fn classes_cover_everything_once() {
         let mut recorder = Recorder::default();
         for bytes in [1, 100, 101, 1400, 1401, 1_000_000, 20_000_000] {
-            recorder.add(bytes, 3000, 1500.0);
+            recorder.add(bytes, 3000, 1500.0, Waited::default());
         }
         let classes = recorder.classes();
         assert_eq!(classes.iter().map(|class| class.count).sum::<u64>(), 7);

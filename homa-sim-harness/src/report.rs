@@ -110,6 +110,8 @@ pub struct Report {
     /// Bytes of data that arrived while messages were begun, over the bytes begun; the first half, in which queues fill,
     /// does not count. 0 for jobs, which begin nothing at random.
     pub arrived_share: f64,
+    /// The same for links that carry without a pause what there is to carry: no transport can do better.
+    pub possible_share: f64,
     /// Message data delivered, per host, in Gb/s.
     pub goodput_gbps: f64,
     /// Share of time that downlinks were idle while messages for their host were outstanding.
@@ -152,7 +154,7 @@ impl Report {
         topology: &Topology,
         sim: &Simulation<T, A>,
         speed: Speed,
-        arrived_share: f64,
+        (arrived_share, possible_share): (f64, f64),
     ) -> Self {
         let now = sim.now();
         let recorder = sim.app.recorder();
@@ -185,6 +187,7 @@ impl Report {
             measured: recorder.count(),
             unfinished: totals.started - totals.completed - totals.failed,
             arrived_share,
+            possible_share,
             goodput_gbps: totals.bytes as f64 * 8.0
                 / now.max(1) as f64
                 / topology.hosts.len() as f64,
@@ -272,6 +275,14 @@ impl Report {
                 out,
                 "  P99 slowdown: smallest tenth {:.2}, by length weighted by count {:.2}",
                 self.smallest_tenth.p99_slowdown, self.count_weighted_p99_slowdown
+            )?;
+        }
+        if self.one_packet.count > 0 {
+            let parts = self.one_packet.p99_parts;
+            writeln!(
+                out,
+                "  up to 1400 B around P99: {:.2} µs idle network + {:.2} held back by senders + {:.2} for cards + {:.2} in switches",
+                parts.ideal_us, parts.sender_us, parts.card_us, parts.ports_us
             )?;
         }
         if let Some(job) = &self.job {

@@ -8,9 +8,9 @@ use crate::capture::Capture;
 use crate::events::{Event, EventQueue, TraceHash};
 use crate::fault::{Faults, Step};
 use crate::network::{Arrival, Network};
-use crate::packet::{HostId, Packet};
+use crate::packet::{HostId, Packet, Waited};
 use crate::rng::Rng;
-use crate::transport::{Delivery, Message, MessageId, Outcome, Transport};
+use crate::transport::{Delivery, Message, MessageId, Outcome, Side, Transport};
 
 /// What a host's software costs. The first three are latencies that overlap; the rest keep the
 /// host's one core busy.
@@ -50,6 +50,7 @@ impl Software {
 enum Action {
     Send(Message),
     Reply(MessageId),
+    Cancel(MessageId, Side),
     Wake(u64, u32),
 }
 
@@ -70,6 +71,11 @@ impl Outbox {
         self.actions.push_back(Action::Reply(message));
     }
 
+    /// Give a message up now.
+    pub fn cancel(&mut self, message: MessageId, side: Side) {
+        self.actions.push_back(Action::Cancel(message, side));
+    }
+
     /// Moves all to `to`, with `mark` set in tokens and tags.
     pub(crate) fn move_to(&mut self, to: &mut Self, mark: u32) {
         for action in self.actions.drain(..) {
@@ -78,7 +84,7 @@ impl Outbox {
                     message.tag |= mark;
                     Action::Send(message)
                 }
-                Action::Reply(id) => Action::Reply(id),
+                Action::Reply(_) | Action::Cancel(..) => action,
                 Action::Wake(time, token) => Action::Wake(time, token | mark),
             });
         }
@@ -151,6 +157,7 @@ enum Input {
     Packet(u32),
     Send(MessageId),
     Reply(MessageId),
+    Cancel(MessageId, Side),
     Timer,
     Poll,
 }
@@ -199,6 +206,8 @@ pub struct Simulation<T: Transport, A> {
     software_is_free: bool,
     messages: Messages,
     outbox: Outbox,
+    /// What the inputs of a host have brought about, with what the packets had waited for.
+    delivered: VecDeque<(Delivery, Waited)>,
     rng: Rng,
     hash: TraceHash,
     processed: u64,
@@ -251,6 +260,7 @@ impl<T: Transport, A: Application> Simulation<T, A> {
                 live: 0,
             },
             outbox: Outbox::default(),
+            delivered: VecDeque::new(),
             rng: Rng::new(seed, 0x0068_6f73_7473),
             hash: TraceHash::default(),
             processed: 0,
@@ -490,6 +500,9 @@ impl<T: Transport, A: Application> Simulation<T, A> {
                 let body = self.network.packets.body(slot);
                 self.transport.receive(clock, host, &packet, body);
                 self.network.packets.release(slot);
+                while let Some(delivery) = self.transport.delivery() {
+                    self.delivered.push_back((delivery, packet.waited));
+                }
             }
             Input::Send(id) => {
                 let message = self.messages.slots[id as usize].message;
@@ -498,6 +511,10 @@ impl<T: Transport, A: Application> Simulation<T, A> {
             Input::Reply(id) => {
                 let message = self.messages.slots[id as usize].message;
                 self.transport.reply(clock, id, &message);
+            }
+            Input::Cancel(id, side) => {
+                let message = self.messages.slots[id as usize].message;
+                self.transport.cancel(clock, id, &message, side);
             }
             Input::Timer => self.transport.timer(clock, host),
             Input::Poll => {}
@@ -531,8 +548,11 @@ impl<T: Transport, A: Application> Simulation<T, A> {
             *self.network.packets.get(slot) = packet;
             self.launch(host, clock, slot, packet);
         }
+        while let Some((delivery, waited)) = self.delivered.pop_front() {
+            self.deliver(clock, delivery, waited);
+        }
         while let Some(delivery) = self.transport.delivery() {
-            self.deliver(clock, delivery);
+            self.deliver(clock, delivery, Waited::default());
         }
         self.set_timer(host);
         clock
@@ -573,12 +593,13 @@ impl<T: Transport, A: Application> Simulation<T, A> {
         }
     }
 
-    fn deliver(&mut self, clock: u64, delivery: Delivery) {
+    fn deliver(&mut self, clock: u64, delivery: Delivery, waited: Waited) {
         let now = clock - self.software.think_ns.min(clock);
         if self.log_limit > 0 {
             self.note(clock, &format!("{delivery:?}"), 0, None);
         }
         let live = &mut self.messages.slots[delivery.message as usize];
+        live.message.waited += waited;
         let message = live.message;
         if let Some(host) = live.awaited_by.take() {
             self.network.message_ends(host, now);
@@ -607,6 +628,14 @@ impl<T: Transport, A: Application> Simulation<T, A> {
                         self.network.message_begins(from, now);
                     }
                     self.input(to, Input::Reply(id));
+                }
+                Action::Cancel(id, side) => {
+                    let Message { from, to, .. } = self.messages.slots[id as usize].message;
+                    let host = match side {
+                        Side::Client => from,
+                        Side::Server => to,
+                    };
+                    self.input(host, Input::Cancel(id, side));
                 }
                 Action::Wake(time, token) => {
                     self.events.push(time.max(now), Event::Wake { token });

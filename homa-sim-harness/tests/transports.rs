@@ -2,7 +2,7 @@
 
 use homa_sim_harness::fault::{Faults, NthPacket, PacketFaults};
 use homa_sim_harness::network::{Network, Routing, SwitchSettings};
-use homa_sim_harness::packet::HostId;
+use homa_sim_harness::packet::{HostId, Waited};
 use homa_sim_harness::sim::{Application, Outbox, Setup, Simulation, Software};
 use homa_sim_harness::topology::{Buffer, Topology};
 use homa_sim_harness::transport::tcp::{Algorithm, Settings, Tcp};
@@ -44,6 +44,8 @@ fn message(tag: u32, from: HostId, to: HostId, bytes: u32, started: u64) -> Mess
         reply_bytes: None,
         started,
         tag,
+        deadline: None,
+        waited: Waited::default(),
     }
 }
 

@@ -558,3 +558,30 @@ fn a_request_is_not_sent_again_too_late() {
         }
     }
 }
+
+/// An acknowledgement ends an answer and nothing else: one that comes before is stale, and the request goes on.
+#[test]
+fn an_acknowledgement_before_the_answer_ends_nothing() {
+    let len = 2 * PAYLOAD;
+    let mut hand = Hand::new();
+    let early = |hand: &mut Hand, so_far: u64| {
+        hand.ack(4).unwrap();
+        assert_eq!(hand.node.stats().acks_stale, so_far);
+        assert_eq!(hand.node.stats().acknowledged, 0);
+        assert_eq!(hand.node.live_rpcs(), 1);
+    };
+    hand.data(4, len, len, 0..PAYLOAD).unwrap();
+    early(&mut hand, 1);
+    hand.data(4, len, len, PAYLOAD..len).unwrap();
+    early(&mut hand, 2);
+    let Some(Event::Request { rpc, .. }) = hand.event() else {
+        panic!()
+    };
+    early(&mut hand, 3);
+    assert!(hand.event().is_none());
+    assert_eq!(kinds(&hand.respond(rpc, 10)), ["DATA"]);
+    hand.ack(4).unwrap();
+    assert!(matches!(hand.event(), Some(Event::Released { .. })));
+    assert_eq!(hand.node.stats().acknowledged, 1);
+    assert_eq!(hand.node.live_rpcs(), 0);
+}

@@ -4,7 +4,7 @@
 
 use super::{Report, Totals};
 use crate::ideal::Ideal;
-use crate::packet::HostId;
+use crate::packet::{HostId, Waited};
 use crate::recorder::Recorder;
 use crate::report::Job;
 use crate::sim::{Application, Outbox};
@@ -123,6 +123,8 @@ impl JobTraffic {
             reply_bytes,
             started: now,
             tag: step * ROUNDS + round,
+            deadline: None,
+            waited: Waited::default(),
         }
     }
 
@@ -224,19 +226,21 @@ impl Application for JobTraffic {
                 }
                 return;
             }
-            (Outcome::Failed(_), _) => {
+            (Outcome::Failed(_) | Outcome::Cancelled, _) => {
                 // The job hangs, as a real one would; the run ends at its time limit.
                 self.totals.failed += 1;
                 return;
             }
             (Outcome::Request, None) => {
                 let ideal = self.ideal.one_way_ns(from, to, bytes);
-                self.recorder.add(bytes, now - message.started, ideal);
+                self.recorder
+                    .add(bytes, now - message.started, ideal, message.waited);
             }
             (Outcome::Reply, reply) => {
                 let reply = reply.unwrap_or(1);
                 let ideal = self.ideal.round_trip_ns(from, to, bytes, reply);
-                self.recorder.add(reply, now - message.started, ideal);
+                self.recorder
+                    .add(reply, now - message.started, ideal, message.waited);
             }
         }
         self.totals.completed += 1;

@@ -1,5 +1,6 @@
 //! What the hosts send each other, and when.
 
+mod fluid;
 pub mod jobs;
 pub mod mixed;
 pub mod poisson;
@@ -19,6 +20,11 @@ pub trait Report {
     fn ends_at(&self) -> Option<u64>;
     /// Whether all that counts is over.
     fn finished(&self) -> bool;
+    /// Bytes on the wire of the messages begun until `now`, and how many of them links could not have carried until then, whatever
+    /// the transport. Zero where that is not kept.
+    fn unavoidable(&self, _now: u64) -> (f64, f64) {
+        (0.0, 0.0)
+    }
     /// Times of a job's steps, if it has any.
     fn job(&self) -> Option<crate::report::Job> {
         None

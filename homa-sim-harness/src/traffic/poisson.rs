@@ -1,9 +1,10 @@
 //! Open-loop traffic: every host sends messages at random times that do not depend on how the network fares.
 
+use super::fluid::Fluid;
 use super::workload::Workload;
 use super::{Report, Totals};
-use crate::ideal::Ideal;
-use crate::packet::HostId;
+use crate::ideal::{Ideal, message_wire_bytes};
+use crate::packet::{HostId, Waited};
 use crate::recorder::Recorder;
 use crate::rng::Rng;
 use crate::sim::{Application, Outbox};
@@ -48,6 +49,10 @@ pub struct Settings {
     pub measure_until: u64,
     /// Messages begin until here.
     pub stop: u64,
+    /// Speed of the slowest host's link, in bits per second.
+    pub link_bps: u64,
+    /// Largest IP packet.
+    pub mtu: u32,
 }
 
 /// Open-loop traffic.
@@ -59,6 +64,9 @@ pub struct Poisson {
     recorder: Recorder,
     totals: Totals,
     measured_open: u64,
+    uplinks: Fluid,
+    downlinks: Fluid,
+    begun_wire_bytes: f64,
 }
 
 impl Poisson {
@@ -66,6 +74,9 @@ impl Poisson {
     #[must_use]
     pub fn new(settings: Settings, hosts: usize, ideal: Ideal, seed: u64) -> Self {
         Self {
+            uplinks: Fluid::new(hosts, settings.link_bps),
+            downlinks: Fluid::new(hosts, settings.link_bps),
+            begun_wire_bytes: 0.0,
             settings,
             hosts: hosts as u64,
             senders: (0..hosts)
@@ -84,6 +95,13 @@ impl Poisson {
         if at < self.settings.stop {
             out.wake(at, host);
         }
+    }
+
+    fn load_links(&mut self, now: u64, from: HostId, to: HostId, bytes: u32) {
+        let bytes = message_wire_bytes(bytes, self.settings.mtu) as f64;
+        self.begun_wire_bytes += bytes;
+        self.uplinks.add(now, usize::from(from), bytes);
+        self.downlinks.add(now, usize::from(to), bytes);
     }
 
     fn measured(&self, message: &Message) -> bool {
@@ -129,9 +147,15 @@ impl Application for Poisson {
             reply_bytes,
             started: now,
             tag: 0,
+            deadline: None,
+            waited: Waited::default(),
         };
         self.totals.started += 1;
         self.totals.begun_bytes += u64::from(bytes) + u64::from(reply_bytes.unwrap_or(0));
+        self.load_links(now, from, to, bytes);
+        if let Some(bytes) = reply_bytes {
+            self.load_links(now, to, from, bytes);
+        }
         self.measured_open += u64::from(self.measured(&message));
         out.send(message);
         self.schedule(now, host, out);
@@ -148,7 +172,7 @@ impl Application for Poisson {
                 self.ideal
                     .round_trip_ns(from, to, bytes, reply.unwrap_or(1))
             }
-            (Outcome::Failed(_), _) => {
+            (Outcome::Failed(_) | Outcome::Cancelled, _) => {
                 self.totals.failed += 1;
                 self.measured_open -= u64::from(self.measured(message));
                 return;
@@ -162,7 +186,8 @@ impl Application for Poisson {
                 Answer::Drawn(_) => message.reply_bytes.unwrap_or(bytes),
                 _ => bytes,
             };
-            self.recorder.add(length, now - message.started, ideal_ns);
+            let time = now - message.started;
+            self.recorder.add(length, time, ideal_ns, message.waited);
         }
     }
 }
@@ -178,6 +203,11 @@ impl Report for Poisson {
 
     fn ends_at(&self) -> Option<u64> {
         Some(self.settings.stop)
+    }
+
+    fn unavoidable(&self, now: u64) -> (f64, f64) {
+        let waiting = self.uplinks.backlog(now).max(self.downlinks.backlog(now));
+        (self.begun_wire_bytes, waiting)
     }
 
     fn finished(&self) -> bool {

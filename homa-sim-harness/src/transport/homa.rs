@@ -5,7 +5,7 @@
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;
 
 use homa_proto::wire::Repr;
@@ -14,7 +14,7 @@ use homa_proto::{
     RpcError, RpcId, Storage, TimeoutReason,
 };
 
-use super::{Delivery, Message, MessageId, Outcome, Transport};
+use super::{Delivery, Message, MessageId, Outcome, Side, Transport};
 use crate::capture;
 use crate::packet::{Ecn, HostId, Packet, wire_bytes};
 use crate::rng::Rng;
@@ -25,7 +25,10 @@ const PORT: u16 = 100;
 const MAX_HEADER: usize = 80;
 const DATA_HEADER: usize = 56;
 const DATA: u8 = 0x10;
-const IP_HEADER: u32 = 20;
+/// The UDP port of the first host of an address.
+const UDP_PORT: u16 = 4000;
+/// Most bytes that the core writes at once.
+const BATCH_BYTES: usize = 65_536;
 
 /// How Homa is set up in the hosts.
 #[derive(Clone, Debug)]
@@ -40,6 +43,87 @@ pub struct Settings {
     pub contents: bool,
     /// Let an endpoint check all its books after every so many things that happen; 0: never.
     pub check_every: u32,
+    /// How hosts and their addresses differ from the plainest.
+    pub variety: Variety,
+}
+
+/// What most networks do not have, and some do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Variety {
+    /// Ports that each endpoint opens.
+    pub ports: u16,
+    /// Ports that are asked; those beyond `ports` are closed.
+    pub asked_ports: u16,
+    /// Hosts that share an IP address, told apart by their UDP ports. Where more than one does, the carrier is UDP.
+    pub per_address: u16,
+    /// IPv6.
+    pub ipv6: bool,
+    /// The largest IP packet of each host, where that is not what the settings say.
+    pub mtus: Vec<u16>,
+    /// Endpoints do not know how fast their links are.
+    pub hide_link_speed: bool,
+}
+
+impl Default for Variety {
+    fn default() -> Self {
+        Self {
+            ports: 1,
+            asked_ports: 1,
+            per_address: 1,
+            ipv6: false,
+            mtus: Vec::new(),
+            hide_link_speed: false,
+        }
+    }
+}
+
+impl Variety {
+    /// A host's address.
+    fn socket(&self, host: HostId) -> SocketAddr {
+        let v4 = capture::address(host / self.per_address);
+        let ip = match self.ipv6 {
+            true => IpAddr::V6(Ipv6Addr::from_bits(
+                0xfd00 << 112 | u128::from(v4.to_bits()),
+            )),
+            false => IpAddr::V4(v4),
+        };
+        let port = match self.per_address {
+            1 => 0,
+            per_address => UDP_PORT + host % per_address,
+        };
+        SocketAddr::new(ip, port)
+    }
+
+    /// The host of an address.
+    fn host_of(&self, socket: SocketAddr) -> Option<HostId> {
+        let v4 = match socket.ip() {
+            IpAddr::V4(v4) => v4,
+            IpAddr::V6(v6) => Ipv4Addr::from_bits(v6.to_bits() as u32),
+        };
+        let first = capture::host_of(v4)? * self.per_address;
+        Some(first + socket.port().saturating_sub(UDP_PORT))
+    }
+
+    /// Bytes of the headers before Homa's.
+    fn header_bytes(&self) -> u32 {
+        let ip = if self.ipv6 { 40 } else { 20 };
+        let udp = if self.per_address > 1 { 8 } else { 0 };
+        ip + udp
+    }
+
+    /// The port that a message goes from, and the one that it goes to.
+    fn ports(&self, id: MessageId) -> (u16, u16) {
+        let id = id as u16;
+        let from = id % self.ports;
+        (PORT + from, PORT + (id / self.ports) % self.asked_ports)
+    }
+}
+
+/// What is left in the scratch memory of a batch of packets.
+#[derive(Clone, Copy)]
+struct Rest {
+    transmit: homa_proto::Transmit,
+    at: usize,
 }
 
 /// An outgoing message.
@@ -162,6 +246,7 @@ struct Known {
     from: HostId,
     bytes: u32,
     reply_bytes: Option<u32>,
+    deadline: Option<u64>,
 }
 
 /// Homa in every host.
@@ -178,6 +263,8 @@ pub struct Homa {
     free: Rc<RefCell<Vec<Vec<Vec<u8>>>>>,
     deliveries: VecDeque<Delivery>,
     scratch: Vec<u8>,
+    /// Of the host that is asked just now.
+    rest: Option<Rest>,
     inward: Vec<u8>,
     /// What was found wrong, and whether damaged packets excuse it.
     violation: Option<(bool, String)>,
@@ -239,8 +326,9 @@ impl Homa {
             zeros: Rc::new(vec![0; longest]),
             free: Rc::new(RefCell::new(vec![Vec::new(); 64])),
             deliveries: VecDeque::new(),
-            scratch: vec![0; usize::from(settings.config.mtu).max(2048)],
-            inward: vec![0; usize::from(settings.config.mtu).max(2048)],
+            scratch: vec![0; BATCH_BYTES],
+            rest: None,
+            inward: vec![0; BATCH_BYTES],
             violation: None,
             retired: Vec::new(),
             since_check: 0,
@@ -266,20 +354,29 @@ impl Homa {
             0x686f_6d61_0000_0000 + (life << 16) + host as u64,
         );
         let seed = u128::from(rng.next_u64()) << 64 | u128::from(rng.next_u64());
-        let config = Config {
-            carrier: Carrier::NativeIp,
-            link_bps: self.bps[host],
-            // Hosts of a simulation have memory for all that waits.
-            max_queued: u64::MAX,
-            max_peer_queued: u64::MAX,
-            ..self.settings.config.clone()
+        let variety = &self.settings.variety;
+        let mut config = self.settings.config.clone();
+        // Hosts of a simulation have memory for all that waits.
+        (config.max_queued, config.max_peer_queued) = (u64::MAX, u64::MAX);
+        config.carrier = match variety.per_address {
+            1 => Carrier::NativeIp,
+            _ => Carrier::Udp,
         };
+        config.link_bps = match variety.hide_link_speed {
+            true => 0,
+            false => self.bps[host],
+        };
+        if let Some(&mtu) = variety.mtus.get(host) {
+            config.mtu = mtu;
+        }
         let mut endpoint =
             Endpoint::new(config, seed, Storage::boxed(self.settings.limits), source)
                 .map_err(|error| format!("homa: {error}"))?;
-        endpoint
-            .open_port(PORT)
-            .map_err(|error| format!("homa: {error}"))?;
+        for port in 0..variety.ports {
+            endpoint
+                .open_port(PORT + port)
+                .map_err(|error| format!("homa: {error}"))?;
+        }
         Ok(Host {
             endpoint,
             life,
@@ -321,10 +418,13 @@ impl Homa {
         }
         let message = self.outgoing(id, false, known.bytes);
         let host = &mut self.hosts[usize::from(known.from)];
-        let to = PeerAddr::new(socket(known.to), PORT);
+        let variety = &self.settings.variety;
+        let (local_port, port) = variety.ports(id);
+        let to = PeerAddr::new(variety.socket(known.to), port);
         let options = RequestOptions {
             cookie: u64::from(id),
-            ..RequestOptions::default()
+            deadline: known.deadline.map(Instant::from_nanos),
+            local_port,
         };
         match host
             .endpoint
@@ -376,6 +476,14 @@ impl Homa {
         if let Some(wrong) = wrong {
             self.violation = Some((false, format!("host {host}: {wrong}")));
         }
+    }
+
+    /// Whether a server has had to forget a request that had ended sooner than it should.
+    #[must_use]
+    pub fn has_forgotten_early(&self) -> bool {
+        self.counters()
+            .iter()
+            .any(|&(name, value)| name == "ended_window_shrunk" && value > 0)
     }
 
     /// What is left in the endpoints, if anything is.
@@ -433,11 +541,17 @@ impl Homa {
         let at = Instant::from_nanos(now);
         while let Some(event) = self.hosts[usize::from(host)].endpoint.poll_event() {
             match event {
-                Event::Request { rpc, message, .. } => {
+                Event::Request {
+                    rpc, message, port, ..
+                } => {
                     let found = packet.and_then(|id| self.by_wire_id.get(&id).copied());
                     if let Some(id) = found {
                         let known = self.known[id as usize];
                         self.check(id, false, known.bytes, &message);
+                        if port != self.settings.variety.ports(id).1 {
+                            let what = format!("message {id} arrived at port {port}");
+                            self.violation = Some((true, what));
+                        }
                         self.deliveries.push_back(Delivery {
                             message: id,
                             outcome: Outcome::Request,
@@ -506,10 +620,6 @@ fn reason(error: RpcError) -> &'static str {
     }
 }
 
-fn socket(host: HostId) -> SocketAddr {
-    SocketAddr::new(IpAddr::V4(capture::address(host)), 0)
-}
-
 impl Transport for Homa {
     type Body = Body;
 
@@ -534,6 +644,7 @@ impl Transport for Homa {
             to: message.to,
             bytes: message.bytes,
             reply_bytes: message.reply_bytes,
+            deadline: message.deadline,
             ..Known::default()
         };
         let host = &mut self.hosts[usize::from(message.from)];
@@ -560,6 +671,30 @@ impl Transport for Homa {
         self.inspect(message.to);
     }
 
+    fn cancel(&mut self, now: u64, id: MessageId, message: &Message, side: Side) {
+        let at = Instant::from_nanos(now);
+        let known = self.known[id as usize];
+        let (host, rpc) = match side {
+            Side::Client => (message.from, known.client),
+            Side::Server => (message.to, known.server),
+        };
+        let state = &mut self.hosts[usize::from(host)];
+        let place = state.waiting.iter().position(|&waiting| waiting == id);
+        let had_ended = match (side, place) {
+            (Side::Client, Some(place)) => state.waiting.remove(place).is_none(),
+            _ => rpc.is_none_or(|rpc| state.endpoint.cancel(at, rpc).is_none()),
+        };
+        if side == Side::Client && !had_ended {
+            self.forget(id);
+            self.deliveries.push_back(Delivery {
+                message: id,
+                outcome: Outcome::Cancelled,
+            });
+        }
+        self.inspect(host);
+        self.events(now, host, None);
+    }
+
     fn receive(&mut self, now: u64, host: HostId, packet: &Packet, body: &mut Body) {
         let header = usize::from(body.header_len);
         let len = header + usize::from(body.payload_len);
@@ -572,7 +707,7 @@ impl Transport for Homa {
         // A packet that is not taken is counted by the core.
         let _ = state.endpoint.handle_packet(
             Instant::from_nanos(now),
-            socket(packet.from),
+            self.settings.variety.socket(packet.from),
             None,
             &self.inward[..len],
         );
@@ -613,29 +748,40 @@ impl Transport for Homa {
     }
 
     fn transmit(&mut self, now: u64, host: HostId, body: &mut Body) -> Option<Packet> {
-        let endpoint = &mut self.hosts[usize::from(host)].endpoint;
-        let transmit = endpoint.poll_transmit(Instant::from_nanos(now), &mut self.scratch);
-        self.inspect(host);
-        let transmit = transmit?;
-        let bytes = &self.scratch[..transmit.len];
+        let Rest { transmit, at } = match self.rest.take() {
+            Some(rest) => rest,
+            None => {
+                let endpoint = &mut self.hosts[usize::from(host)].endpoint;
+                let transmit = endpoint.poll_transmit(Instant::from_nanos(now), &mut self.scratch);
+                self.inspect(host);
+                let transmit = transmit?;
+                Rest { transmit, at: 0 }
+            }
+        };
+        // The host is asked until nothing is left, before any other is.
+        let longest = transmit.segment_size.unwrap_or(transmit.len);
+        let end = (at + longest).min(transmit.len);
+        if end < transmit.len {
+            self.rest = Some(Rest { transmit, at: end });
+        }
+        let bytes = &self.scratch[at..end];
+        let len = bytes.len();
         let is_data = bytes[11] == DATA;
-        let header = if is_data { DATA_HEADER } else { transmit.len };
+        let header = if is_data { DATA_HEADER } else { len };
         body.header[..header].copy_from_slice(&bytes[..header]);
         body.header_len = header as u8;
-        body.payload_len = (transmit.len - header) as u16;
+        body.payload_len = (len - header) as u16;
         body.payload.clear();
         if self.settings.contents {
             body.payload.extend_from_slice(&bytes[header..]);
         }
-        let to = match transmit.to.ip() {
-            IpAddr::V4(ip) => capture::host_of(ip)?,
-            IpAddr::V6(_) => return None,
-        };
+        let variety = &self.settings.variety;
+        let to = variety.host_of(transmit.to)?;
         Some(Packet {
             from: host,
             to,
-            wire_bytes: wire_bytes(IP_HEADER + transmit.len as u32),
-            data_bytes: (transmit.len - header) as u32,
+            wire_bytes: wire_bytes(variety.header_bytes() + len as u32),
+            data_bytes: (len - header) as u32,
             priority: transmit.priority,
             ecn: Ecn::NotCapable,
             kind: if is_data && bytes[48] != 0 {

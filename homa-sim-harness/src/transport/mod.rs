@@ -7,7 +7,7 @@ pub mod homa;
 pub mod oracle;
 pub mod tcp;
 
-use crate::packet::{HostId, Packet};
+use crate::packet::{HostId, Packet, Waited};
 use crate::rng::Rng;
 
 /// Names a message while it is live. Reused afterwards, except where faults are injected.
@@ -28,6 +28,10 @@ pub struct Message {
     pub started: u64,
     /// Whatever the application wants to find in it.
     pub tag: u32,
+    /// When it is of no use any more, in nanoseconds: then it may fail.
+    pub deadline: Option<u64>,
+    /// What the last packet of it, and of its answer, have waited for: noted as they arrive.
+    pub waited: Waited,
 }
 
 /// What has become of a message.
@@ -39,6 +43,17 @@ pub enum Outcome {
     Reply,
     /// The sender was told that it failed, and why.
     Failed(&'static str),
+    /// The sender has given it up before it was answered.
+    Cancelled,
+}
+
+/// Who gives a message up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Side {
+    /// Its sender, who wants no answer any more.
+    Client,
+    /// Its receiver, who will not answer.
+    Server,
 }
 
 /// A message that has got somewhere.
@@ -74,6 +89,10 @@ pub trait Transport {
 
     /// The receiver of a message answers it.
     fn reply(&mut self, now: u64, id: MessageId, message: &Message);
+
+    /// One side gives a message up; nothing happens where it has ended already. Transports for which nobody asks that need
+    /// not know how.
+    fn cancel(&mut self, _now: u64, _id: MessageId, _message: &Message, _side: Side) {}
 
     /// A packet has reached `host`.
     fn receive(&mut self, now: u64, host: HostId, packet: &Packet, body: &mut Self::Body);
