@@ -105,6 +105,9 @@ impl Pair {
         let side = |port: u16| -> Result<Side> {
             let config = Config {
                 max_message: shape.request.max(shape.reply) as u32,
+                // All of the load comes from one peer.
+                max_peer_requests: u32::MAX,
+                max_peer_bytes: u64::MAX,
                 ..Config::default()
             };
             let limits = Limits {

@@ -1124,7 +1124,7 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     /// was guessed.
     pub(crate) fn prove(&mut self, p: u32) {
         let peer = &mut self.peers[p];
-        if !peer.is_proved && peer.wrong_guesses < u8::MAX {
+        if !peer.is_proved && !peer.is_never_believed() {
             peer.is_proved = true;
             self.strangers_arriving = self.strangers_arriving.saturating_sub(peer.arriving);
             let has_requests = u32::from(peer.requests > 0);

@@ -323,6 +323,11 @@ impl PeerSlot {
         self.wrong_guesses = self.wrong_guesses.saturating_add(1);
     }
 
+    /// It has guessed so often that a right guess proves nothing.
+    pub(crate) fn is_never_believed(&self) -> bool {
+        self.wrong_guesses == u8::MAX
+    }
+
     /// Whether a control packet of `len` bytes may go to it unasked for by this endpoint: to a stranger no
     /// more than [`STRANGER_FACTOR`] times the bytes that came from its address, which may be forged.
     pub(crate) fn may_be_told(&self, len: usize) -> bool {

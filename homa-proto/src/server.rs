@@ -5,6 +5,7 @@ use core::net::{IpAddr, SocketAddr};
 use crate::buffer::BufferSource;
 use crate::endpoint::Endpoint;
 use crate::error::{DropReason, RpcError};
+use crate::peer::PeerSlot;
 use crate::rpc::{GrantState, Pending, State, dim};
 use crate::stats::count;
 use crate::time::Instant;
@@ -77,10 +78,10 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
         let fits = |held: u64, limit| held == 0 || held.saturating_add(len) <= limit;
         let is_whole = data.data().len() as u64 == len;
         let token = self.key.token(addr_hash, self.priorities.version);
-        let is_stranger = match peer {
-            Some(peer) => !peer.is_proved,
-            None => data.cutoff_version() != token,
-        };
+        // Who names its token in this very packet is none.
+        let is_stranger =
+            data.cutoff_version() != token || peer.is_some_and(PeerSlot::is_never_believed);
+        let is_stranger = is_stranger && peer.is_none_or(|peer| !peer.is_proved);
         let config = &self.config;
         requests < config.max_peer_requests
             && (is_whole || fits(arriving, config.max_peer_bytes))

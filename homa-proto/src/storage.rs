@@ -75,7 +75,8 @@ pub struct Limits {
     /// takes more than three quarters, so that endpoints full of requests to each other can answer:
     /// with two slots one each; with a single one such endpoints wait for each other until they time out.
     pub rpcs: usize,
-    /// Peers known at once.
+    /// Peers known at once. Strangers that ask take no more than half of it, so twice as many as there
+    /// are hosts lets all of them come at once.
     pub peers: usize,
     /// Ended requests remembered.
     pub ended: usize,

@@ -662,7 +662,8 @@ impl Experiment {
             config,
             limits: Limits {
                 rpcs: options.rpcs,
-                peers: topology.hosts.len().max(2),
+                // Half of it is for strangers, which all hosts are at first.
+                peers: 2 * topology.hosts.len(),
                 ended: 4096,
             },
             buffer_bytes: 1 << 40,
