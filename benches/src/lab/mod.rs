@@ -1,6 +1,5 @@
 //! `homa lab`: Homa against Linux's TCP on real kernels, across an emulated switch on one machine.
 
-mod awake;
 mod figures;
 mod homa;
 pub mod host;
@@ -23,7 +22,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::quic::Identity;
 use crate::report::JsonFile;
-use awake::Awake;
 use figures::{Report, Settings, TransportReport, VariantReport};
 use host::{Run, Window};
 use net::Port;
@@ -71,9 +69,6 @@ pub struct Options {
     /// the idle network takes, and 500 more.
     #[arg(long, value_name = "N")]
     homa_rtt_us: Option<u64>,
-    /// Let CPUs sleep that have nothing to do; in virtual machines they are slow to wake up.
-    #[arg(long)]
-    let_sleep: bool,
     /// Load instead of the mixed one.
     #[arg(long, value_enum)]
     pattern: Option<Pattern>,
@@ -273,12 +268,6 @@ fn measure(options: &Options) -> Result<Report> {
         queue_packets: options.queue,
     };
     let mut lab = Lab::build(options.hosts.into(), port)?;
-    // Threads come after the namespaces.
-    let _awake = if options.let_sleep {
-        None
-    } else {
-        Some(Awake::start()?)
-    };
     let count: usize = runs.iter().map(|(_, variants)| variants.len()).sum();
     let bar = crate::cli::bar("[{bar:40}] {msg}, {eta} left");
     let length = Duration::from_nanos(window.end_ns).as_secs_f64();

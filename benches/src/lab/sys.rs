@@ -84,19 +84,6 @@ fn take_turns() -> io::Result<()> {
     check(set as libc::c_int)
 }
 
-/// The calling thread runs on this CPU, and only when no other wants to; its time counts as that of
-/// a niced process.
-pub(super) fn give_way(cpu: usize) -> io::Result<()> {
-    let mut cpus = rustix::thread::CpuSet::new();
-    cpus.set(cpu);
-    rustix::thread::sched_setaffinity(None, &cpus)?;
-    let priority = libc::sched_param { sched_priority: 0 };
-    // SAFETY: the kernel reads a live structure; 0 is this thread.
-    check(unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const priority) })?;
-    rustix::process::setpriority_process(None, 19)?;
-    Ok(())
-}
-
 /// Nanoseconds on a clock that all processes share.
 pub(super) fn now_ns() -> u64 {
     nanos(ClockId::Monotonic)
