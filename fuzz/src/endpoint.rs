@@ -21,9 +21,12 @@ const LONGEST_NS: u64 = 120_000_000_000;
 
 type Tables<B> = FixedStorage<&'static [u8], B, 8, 4, 8>;
 
+/// Tables, and room for what is sent.
+type Room = (Box<Tables<HeapBuffer>>, Box<[u8; 65_536]>);
+
 thread_local! {
     // Made once: most of a run's time would go into making them anew.
-    static TABLES: RefCell<(Box<Tables<HeapBuffer>>, Box<[u8; 65_536]>)> =
+    static TABLES: RefCell<Room> =
         RefCell::new((Box::new(Tables::new()), Box::new([0; 65_536])));
 }
 

@@ -18,7 +18,11 @@ pub fn parse(data: &[u8]) {
         rewrite(repr);
     }
     // A lower limit only refuses more, for the length.
-    let max_message = if data.len() % 2 == 0 { 1 } else { 1_000_000 };
+    let max_message = if data.len().is_multiple_of(2) {
+        1
+    } else {
+        1_000_000
+    };
     let limited = read(data, max_message);
     assert!(limited == anything || limited == Err(Malformed::BadLength));
     // All that is longer than the longest header can be short of is data.
