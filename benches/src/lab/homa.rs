@@ -56,7 +56,10 @@ impl<S: Sys> HomaNode<S> {
         config.rtt_ns = rtt_ns;
         config.nic_backlog_ns = BACKLOG_NS;
         config.timeout_ns = TIMEOUT_NS;
-        config.resend_floor_ns += PATIENCE_BYTES * 8_000_000_000 / link_bps;
+        let patience_ns = PATIENCE_BYTES * 8_000_000_000 / link_bps;
+        config.resend_floor_ns += patience_ns;
+        // Nor is a hole a loss where later packets went at a higher priority.
+        config.reorder_ns = patience_ns;
         if rtt_ns > 0 {
             // The driver's own limits are for links of 100 Gb/s.
             config.max_incoming = 0;
