@@ -21,6 +21,7 @@ use std::os::fd::OwnedFd;
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::watch;
 
 use super::node::{Counters, News, Node, Place};
 use crate::quic::{Identity, LONGEST, NAME, call};
@@ -46,8 +47,8 @@ pub(super) struct QuicNode {
     identity: Identity,
     runtime: Runtime,
     endpoint: Endpoint,
-    /// By host.
-    connections: Vec<Option<Connection>>,
+    /// By host, once they are made: the other ends need their turns for it.
+    connections: Vec<watch::Receiver<Option<Connection>>>,
     told: UnboundedReceiver<Told>,
     tell: UnboundedSender<Told>,
     /// Wakes a turn in time: the runtime's own timers count milliseconds.
@@ -85,7 +86,7 @@ impl QuicNode {
             identity: identity.clone(),
             runtime,
             endpoint,
-            connections: vec![None; place.hosts],
+            connections: Vec::new(),
             told,
             tell,
             alarm,
@@ -127,30 +128,40 @@ async fn answer(
     Ok(())
 }
 
+async fn ask(mut made: watch::Receiver<Option<Connection>>, chunks: [Bytes; 1]) -> Result<Bytes> {
+    let connection = made.wait_for(Option::is_some).await;
+    let connection = connection.ok().and_then(|made| made.clone());
+    call(&connection.context("QUIC does not connect")?, chunks).await
+}
+
 impl Node for QuicNode {
     fn connect(&mut self) -> Result<()> {
         let config = self.identity.client(transport())?;
-        for host in self.place.others() {
+        let _inside = self.runtime.enter();
+        for host in 0..self.place.hosts {
+            let (made, connection) = watch::channel(None);
+            self.connections.push(connection);
+            if host == self.place.host {
+                continue;
+            }
             let to = self.place.of(host);
-            let connected = self.runtime.block_on(async {
-                let connecting = self.endpoint.connect_with(config.clone(), to, NAME)?;
-                // The other host serves no one between two of its own connections.
-                tokio::time::timeout(Duration::from_secs(10), connecting)
-                    .await
-                    .context("no connection in time")?
-                    .context("QUIC does not connect")
-            })?;
-            self.connections[host] = Some(connected);
+            let connecting = self.endpoint.connect_with(config.clone(), to, NAME)?;
+            // Without it the requests on it fail, and say so.
+            self.runtime.spawn(async move {
+                if let Ok(connection) = connecting.await {
+                    made.send_replace(Some(connection));
+                }
+            });
         }
         Ok(())
     }
 
     fn request(&mut self, to: usize, id: u64, message: &[u8]) -> Result<bool> {
-        let connection = self.connections[to].clone().context("not connected")?;
+        let connection = self.connections.get(to).context("not connected")?.clone();
         let chunks = [Bytes::copy_from_slice(message)];
         let tell = self.tell.clone();
         self.runtime.spawn(async move {
-            let reply = call(&connection, chunks).await;
+            let reply = ask(connection, chunks).await;
             // The node that would want to know may have gone.
             let _ = tell.send(Told::Ended(id, reply.map_err(|error| format!("{error:#}"))));
         });
@@ -192,8 +203,10 @@ impl Node for QuicNode {
 
     fn counters(&self) -> Result<Counters> {
         let mut counters = Counters::default();
-        for connection in self.connections.iter().flatten() {
-            counters.retransmits += connection.stats().path.lost_packets;
+        for connection in &self.connections {
+            if let Some(connection) = &*connection.borrow() {
+                counters.retransmits += connection.stats().path.lost_packets;
+            }
         }
         Ok(counters)
     }
