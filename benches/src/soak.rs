@@ -78,6 +78,8 @@ pub struct Outcome {
     pub repeated_percent: f64,
     /// Slope of the resident memory after warming up.
     pub rss_slope_kib_per_minute: f64,
+    /// Its standard error: clients that come and go make memory go up and down.
+    pub rss_slope_error: f64,
     /// Resident memory at the end of the mixed load.
     pub rss_kib: f64,
     /// The most file descriptors in the second half of the mixed load, less those in the first.
@@ -155,7 +157,7 @@ impl Outcome {
         );
         let is_long = self.minutes * 60.0 * 0.75 >= SLOPE_NEEDS.as_secs_f64();
         fail(
-            is_long && self.rss_slope_kib_per_minute > MAX_SLOPE,
+            is_long && self.rss_slope_kib_per_minute - 3.0 * self.rss_slope_error > MAX_SLOPE,
             format!(
                 "memory grows by {:.0} KiB a minute",
                 self.rss_slope_kib_per_minute
@@ -357,7 +359,8 @@ fn mixed_load(
     outcome.rpcs_killed = load.rpcs_killed.load(Relaxed);
     outcome.lost_percent = percent(&network.lost);
     outcome.repeated_percent = percent(&network.repeated);
-    outcome.rss_slope_kib_per_minute = process::slope(&samples);
+    (outcome.rss_slope_kib_per_minute, outcome.rss_slope_error) =
+        process::slope(&process::lows(&samples, 12));
     outcome.rss_kib = samples.last().map_or(0.0, |sample| sample.1);
     // While a client comes back it has none: the most of the first half, and of the second.
     let (first, second) = descriptors.split_at(descriptors.len() / 2);
