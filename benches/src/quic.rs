@@ -30,7 +30,7 @@ const INITIAL_WINDOW: u64 = 1 << 20;
 /// Packets for an acknowledgement.
 const PACKETS_PER_ACK: u32 = 20;
 /// Streams at a time.
-const STREAMS: u32 = 4096;
+const STREAMS: u32 = 1 << 16;
 /// Asked for each socket buffer; the kernel may give less.
 const BUFFER: usize = 4 << 20;
 /// The longest reply taken.
@@ -107,11 +107,8 @@ fn payload(setup: Setup) -> u16 {
     setup.mtu - 28
 }
 
-fn transport(setup: Setup) -> Arc<TransportConfig> {
-    let mut acks = AckFrequencyConfig::default();
-    acks.ack_eliciting_threshold(VarInt::from_u32(PACKETS_PER_ACK));
-    let mut cubic = CubicConfig::default();
-    cubic.initial_window(INITIAL_WINDOW);
+/// No limits that a load could meet, and packets with so many bytes of UDP payload from the start.
+pub(crate) fn transport(payload: u16) -> TransportConfig {
     let mut transport = TransportConfig::default();
     transport
         .max_concurrent_bidi_streams(VarInt::from_u32(STREAMS))
@@ -120,10 +117,21 @@ fn transport(setup: Setup) -> Arc<TransportConfig> {
         .stream_receive_window(VarInt::from_u32(WINDOW))
         .receive_window(VarInt::MAX)
         .send_window(WINDOW.into())
+        .initial_mtu(payload)
+        .min_mtu(payload)
+        .mtu_discovery_config(None);
+    transport
+}
+
+/// The same for loopback.
+fn loopback(setup: Setup) -> Arc<TransportConfig> {
+    let mut acks = AckFrequencyConfig::default();
+    acks.ack_eliciting_threshold(VarInt::from_u32(PACKETS_PER_ACK));
+    let mut cubic = CubicConfig::default();
+    cubic.initial_window(INITIAL_WINDOW);
+    let mut transport = transport(payload(setup));
+    transport
         .initial_rtt(Duration::from_millis(1))
-        .initial_mtu(payload(setup))
-        .min_mtu(payload(setup))
-        .mtu_discovery_config(None)
         .ack_frequency_config(Some(acks))
         .congestion_controller_factory(Arc::new(cubic));
     Arc::new(transport)
@@ -152,7 +160,7 @@ struct QuicClient {
 
 impl QuicClient {
     fn connect(setup: Setup, to: SocketAddr, identity: &Identity) -> Result<Self> {
-        let config = identity.client(transport(setup))?;
+        let config = identity.client(loopback(setup))?;
         let turns = Turns::new(setup.sleep)?;
         let connections = turns.runtime().block_on(connect(async {
             let endpoint = endpoint(setup, None)?;
@@ -232,7 +240,7 @@ struct QuicServer {
 
 impl QuicServer {
     fn bind(setup: Setup, identity: &Identity) -> Result<Self> {
-        let config = identity.server(transport(setup))?;
+        let config = identity.server(loopback(setup))?;
         let turns = Turns::new(setup.sleep)?;
         let endpoint = turns
             .runtime()

@@ -30,24 +30,22 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
             peer.service.sample(now.nanos_since(rpc.heard));
             peer.note_calm();
         }
-        let is_alone = rpc.is_alone();
-        if !is_alone {
+        if rpc.is_alone() {
+            rpc.out.stop();
+        } else {
             self.stop_sending(now, idx);
+            self.retract(
+                idx,
+                Pending::RESEND_ALL | Pending::PROBE | Pending::ANNOUNCE,
+            );
         }
         let rpc = &mut self.rpcs[idx];
-        rpc.out.stop();
         rpc.state = State::ClientIncoming;
         rpc.moved = now;
         rpc.heard = now;
         rpc.tries = 0;
         rpc.unanswered = 0;
         rpc.has_turn = false;
-        if !is_alone {
-            self.retract(
-                idx,
-                Pending::RESEND_ALL | Pending::PROBE | Pending::ANNOUNCE,
-            );
-        }
     }
 
     /// The response is whole: the RPC ends, and the server is told with a later packet.

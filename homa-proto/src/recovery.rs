@@ -662,10 +662,6 @@ impl<M: AsRef<[u8]>, S: BufferSource> Endpoint<'_, M, S> {
     /// Nothing more of a message is to be sent: the other side has it all.
     pub(crate) fn stop_sending(&mut self, now: Instant, idx: u32) {
         let rpc = &mut self.rpcs[idx];
-        if rpc.is_alone() {
-            rpc.out.stop();
-            return;
-        }
         if rpc.is_parked {
             rpc.is_parked = false;
             let parked = &mut self.peers[rpc.peer].parked;

@@ -3,36 +3,32 @@
 //! A stream holds up no other. quinn sends streams in turns, which suits short messages better than one
 //! after the other.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
-use quinn::{
-    Connection, Endpoint, EndpointConfig, RecvStream, SendStream, TokioRuntime, TransportConfig,
-    VarInt,
-};
+use quinn::{Connection, Endpoint, EndpointConfig, RecvStream, SendStream, TokioRuntime};
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
     timerfd_settime,
 };
 use socket2::{Domain, Socket, Type};
-use std::os::fd::OwnedFd;
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 
 use super::node::{Counters, News, Node, Place};
-use crate::quic::{Identity, LONGEST, NAME, call};
+use crate::quic::{Identity, LONGEST, NAME, call, transport};
 
-/// Streams of one connection at a time: no request waits for room.
-const STREAMS: u32 = 65_536;
-/// What a stream may have on the way: more than any message.
-const WINDOW: u32 = 16 << 20;
-/// IP and UDP headers of a packet.
-const HEADERS: u16 = 28;
 const MTU: u16 = 1500;
+
+/// Bytes of UDP payload in the largest packet.
+fn payload(place: Place) -> u16 {
+    MTU - if place.ipv6 { 48 } else { 28 }
+}
 
 /// What has happened, told by a task.
 #[derive(Debug)]
@@ -62,8 +58,8 @@ impl QuicNode {
         let socket = Socket::new(Domain::for_address(place.own()), Type::DGRAM, None)?;
         socket.bind(&place.own().into())?;
         let mut config = EndpointConfig::default();
-        config.max_udp_payload_size(MTU - HEADERS)?;
-        let server = identity.server(transport())?;
+        config.max_udp_payload_size(payload(place))?;
+        let server = identity.server(Arc::new(transport(payload(place))))?;
         let inside = runtime.enter();
         let endpoint = Endpoint::new(config, Some(server), socket.into(), Arc::new(TokioRuntime))?;
         let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK)?;
@@ -94,20 +90,6 @@ impl QuicNode {
     }
 }
 
-fn transport() -> Arc<TransportConfig> {
-    let mut transport = TransportConfig::default();
-    transport
-        .max_concurrent_bidi_streams(VarInt::from_u32(STREAMS))
-        .max_idle_timeout(None)
-        .stream_receive_window(VarInt::from_u32(WINDOW))
-        .receive_window(VarInt::MAX)
-        .send_window(u64::from(WINDOW) * 16)
-        .initial_mtu(MTU - HEADERS)
-        .min_mtu(MTU - HEADERS)
-        .mtu_discovery_config(None);
-    Arc::new(transport)
-}
-
 async fn serve(connection: Connection, tell: UnboundedSender<Told>) {
     while let Ok((send, receive)) = connection.accept_bi().await {
         let tell = tell.clone();
@@ -136,7 +118,8 @@ async fn ask(mut made: watch::Receiver<Option<Connection>>, chunks: [Bytes; 1]) 
 
 impl Node for QuicNode {
     fn connect(&mut self) -> Result<()> {
-        let config = self.identity.client(transport())?;
+        let transport = transport(payload(self.place));
+        let config = self.identity.client(Arc::new(transport))?;
         let _inside = self.runtime.enter();
         for host in 0..self.place.hosts {
             let (made, connection) = watch::channel(None);
